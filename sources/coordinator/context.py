@@ -155,11 +155,6 @@ class SourceCoordinatorContext(Generic[SplitT]):
 
     # -- for the coordinator
 
-    def reader_registered(self, subtask: int) -> None:
-        """Tell a new reader whether the source reads history, as the other readers know (FLIP-309)."""
-        if self.is_processing_backlog is not None:
-            self._gateway.backlog(subtask, self.is_processing_backlog)
-
     def close(self) -> None:
         """Drop all later work. Raises nothing."""
         self._closed = True

@@ -176,9 +176,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             else:
                 end()
 
-        self._check(action)
-        self._post_asked(action, ask, done)
-        return done
+        return self._post_asked(action, ask, done)
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
         action = f"handle a {type(event).__name__} of reader {subtask}"
@@ -280,17 +278,17 @@ class SourceCoordinator(Generic[SplitT, StateT]):
 
     def _ask(self, action: str, work: Callable[[], ResultT]) -> Future[ResultT]:
         done: Future[ResultT] = Future()
-        self._check(action)
-        self._post_asked(action, partial(answer, done, work), done)
-        return done
+        return self._post_asked(action, partial(answer, done, work), done)
 
-    def _post_asked(self, action: str, task: Callable[[], None], done: Future[Any]) -> None:
+    def _post_asked(self, action: str, task: Callable[[], None], done: Future[ResultT]) -> Future[ResultT]:
         """Hand over an action with a waiting caller, who gets an error if the action is dropped."""
+        self._check(action)
         self._asked[done] = action
         done.add_done_callback(lambda _: self._asked.pop(done, None))
         self._queue.post(action, task)
         if self.failure is not None or self._closed:  # perhaps set since `_check`
             self._drop_asked()
+        return done
 
     def _post_input(self, action: str, tell: Callable[[SplitEnumerator[SplitT, StateT]], None]) -> None:
         """Hand over a message of a reader, and repeat it if the enumerator goes back to a snapshot before it."""
@@ -346,7 +344,8 @@ class SourceCoordinator(Generic[SplitT, StateT]):
 
     def _add_reader(self, subtask: int) -> None:
         assert self._context is not None
-        self._context.reader_registered(subtask)
+        if self._context.is_processing_backlog is not None:  # as the other readers know (FLIP-309)
+            self._gateway.backlog(subtask, self._context.is_processing_backlog)
         self._running_enumerator.add_reader(subtask)
 
     def _checkpoint(self, action: str, checkpoint_id: int) -> bytes:
@@ -356,7 +355,10 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         data: bytes | None = None
         while data is None:
             try:
-                data = self._encode(self._running_enumerator.snapshot_state(checkpoint_id))
+                state = self._running_enumerator.snapshot_state(checkpoint_id)
+                serializer = self._source.enumerator_state_serializer
+                body = serializer.serialize(state)
+                data = _HEADER.pack(_VERSION, serializer.version, len(body)) + body
             except BaseException as error:
                 self._recover(action, error)
                 if self.failure is not None:
@@ -367,11 +369,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._inputs.clear()
         self._gateway.checkpointed(checkpoint_id)
         return data
-
-    def _encode(self, state: StateT) -> bytes:
-        serializer = self._source.enumerator_state_serializer
-        body = serializer.serialize(state)
-        return _HEADER.pack(_VERSION, serializer.version, len(body)) + body
 
     def _state(self, checkpoint_id: int, data: bytes) -> StateT:
         invalid = partial(InvalidCheckpoint, self._name, checkpoint_id)
