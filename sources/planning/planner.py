@@ -201,11 +201,7 @@ class BatchPlanner(Generic[SplitT]):
             self._tell(present, start.checkpoint, candidates, plan, next_us)
             return start
         self._empty_until_us = None
-        with self._naming_batch(start.checkpoint + 1):
-            names = sorted(candidates.keys() & plan.slices.keys())
-            cut = present.extent.planner.cut([(candidates[name].split, plan.slices[name].stop) for name in names])
-            cuts = dict(zip(names, cut, strict=True))
-        return self._write(present, start.checkpoint + 1, candidates, plan, cuts, next_us)
+        return self._write(present, start.checkpoint + 1, candidates, plan, next_us)
 
     def tasks(self, start: BatchOffset, end: BatchOffset) -> list[SlotWork[SplitT]]:
         """Return the task of each reader slot between two offsets. Except for events, only the offsets decide it.
@@ -293,9 +289,12 @@ class BatchPlanner(Generic[SplitT]):
         checkpoint: int,
         candidates: Mapping[str, Placed[SplitT]],
         plan: SlicePlan,
-        cuts: Mapping[str, tuple[SplitT, SplitT]],
         next_us: int | None,
     ) -> BatchOffset:
+        with self._naming_batch(checkpoint):
+            names = sorted(candidates.keys() & plan.slices.keys())
+            pairs = present.extent.planner.cut([(candidates[name].split, plan.slices[name].stop) for name in names])
+            cuts = dict(zip(names, pairs, strict=True))
         finished = [candidates[name] for name, planned in plan.slices.items() if planned.finished]
         snapshot = present.enumeration.checkpoint(checkpoint, finished)
         slots = present.enumeration.slots
