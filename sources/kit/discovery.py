@@ -219,7 +219,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
     # -- what the coordinator calls
 
     def start(self) -> None:
-        if not (self._bounded and self._discovered):
+        if not self._complete:
             self._context.call_async(self._discover, self._handle_discovered, period=self._period_seconds)
 
     def add_reader(self, subtask: int) -> None:

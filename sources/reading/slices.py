@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 
 from lowmark.sources.api import Source, SplitRows, SplitT, StateT
 
@@ -64,10 +65,7 @@ def read_slices(
     fetching = source.fetching
     at_once = max(1, len(splits)) if fetching.splits_at_once is None else fetching.splits_at_once
     groups = [splits[begin : begin + at_once] for begin in range(0, len(splits), at_once)]
-
-    def make() -> CheckedReader[SplitT]:
-        return CheckedReader(source, stalled_seconds, now_seconds, count)
-
+    make = partial(CheckedReader[SplitT], source, stalled_seconds, now_seconds, count)
     if fetching.threads == 0:
         return _read_here(make, groups)
     return read_ahead(type(source).__name__, make, groups, fetching)
