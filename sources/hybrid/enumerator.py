@@ -188,25 +188,19 @@ class ChildContext:
         initial_delay: float | None = None,
         period: float | None = None,
     ) -> None:
-        @wraps(callable)  # the name of the call is in logs and errors
-        def unless_closed() -> ResultT | None:
-            return None if self._closed else callable()
-
-        def handle(result: ResultT | None, error: BaseException | None) -> None:
-            if not self._closed:
-                handler(result, error)
-
-        self._context.call_async(unless_closed, handle, initial_delay, period)
+        self._context.call_async(self._unless_closed(callable), self._unless_closed(handler), initial_delay, period)
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        @wraps(action)
-        def unless_closed() -> None:
-            if not self._closed:
-                action()
-
-        self._context.run_in_coordinator_thread(unless_closed)
+        self._context.run_in_coordinator_thread(self._unless_closed(action))
 
     def set_is_processing_backlog(self, *, is_processing_backlog: bool) -> None:
         # History is backlog until it ends, so only the last source may say otherwise.
         if self._last and not self._closed:
             self._context.set_is_processing_backlog(is_processing_backlog=is_processing_backlog)
+
+    def _unless_closed(self, call: Callable[..., ResultT]) -> Callable[..., Any]:
+        @wraps(call)  # the name of the call is in logs and errors
+        def unless_closed(*given: Any) -> ResultT | None:
+            return None if self._closed else call(*given)
+
+        return unless_closed
