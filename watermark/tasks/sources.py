@@ -20,7 +20,6 @@ from lowmark.watermark.protocol import (
 )
 
 from .agenda import Agenda
-from .beats import Beats
 from .leases import Leases
 from .rounds import Answer, SourceRounds
 from .snapshot import Mark, nobody_keeps
@@ -32,11 +31,16 @@ coordinator was called.
 
 _KEY = attrgetter("key")
 
+# The eighths of an interval, in the order in which sources get them: 0 to 7 with their three bits reversed, so that the
+# moments of few sources, too, lie evenly.
+_EIGHTHS = (0, 4, 2, 6, 1, 5, 3, 7)
+
 
 class Sources:
     """The sources of a coordinator. A message of a task is O(log n), a round of one source O(n).
 
-    A round of each source is begun once in ``interval_us``, and ends after ``deadline_us`` at the latest.
+    A round of each source is begun once in ``interval_us``, at the source's own moment, to spread the questions, and
+    ends after ``deadline_us`` at the latest.
 
     >>> leases, task = Leases(lease_us=30, most_gap_us=20), TaskId("job", "orders", "0")
     >>> sources = Sources(interval_us=10, deadline_us=30, quorum=1.0, leases=leases)
@@ -56,7 +60,8 @@ class Sources:
         self._interval_us, self._deadline_us, self._quorum = interval_us, deadline_us, quorum
         self._leases, self._mark = leases, mark
         self._sources: dict[tuple[str, str], SourceRounds] = {}
-        self._beats = Beats(interval_us=interval_us)
+        self._beats_us: dict[tuple[str, str], int] = {}  # when each source that has a task begins its next round
+        self._zero_us = self._next_eighth = 0  # when the first of these sources came, and the next one's moment
         self._looks = Agenda[tuple[str, str]]()  # when to look at a source: at its beat, or its round's deadline
         self._emptied_us: dict[tuple[str, str], int] = {}  # for each source that is over: time listened at its end
         self._kept_in: dict[tuple[str, str], int] = {}
@@ -88,8 +93,8 @@ class Sources:
         rounds = self._sources.get(key)
         if rounds is None:
             rounds = self._sources[key] = SourceRounds(*key, quorum=self._quorum, mark=self._mark)
-        if key not in self._beats:
-            self._beats.begin(key, now_us)
+        if key not in self._beats_us:
+            self._begin_beats(key, now_us)
         self._plan_look(rounds)
         self._emptied_us.pop(key, None)
         why = _why_passed(rounds.answers.get(task.task_id))
@@ -141,20 +146,28 @@ class Sources:
         effects: list[RetrieveLowWatermark | NotifyNewLowWatermark] = []
         if rounds.deadline_us is not None and now_us >= rounds.deadline_us:
             effects += self._end(rounds, now_us)
-        if now_us >= self._beats[rounds.key]:
+        if (beat_us := self._beats_us[rounds.key]) <= now_us:
             if not rounds.idles:
                 effects += rounds.ask(now_us, now_us + self._deadline_us)
                 effects += self.end_if_complete(rounds, now_us)  # if all tasks have left, no task is asked
             if rounds.idles:
-                self._beats.pop(rounds.key, None)
+                del self._beats_us[rounds.key]
                 return effects
-            self._beats.go_on(rounds.key, now_us)
+            self._beats_us[rounds.key] = now_us + self._interval_us - (now_us - beat_us) % self._interval_us
         self._plan_look(rounds)
         return effects
 
     def _plan_look(self, rounds: SourceRounds) -> None:
-        deadline_us, beat_us = rounds.deadline_us, self._beats[rounds.key]
+        deadline_us, beat_us = rounds.deadline_us, self._beats_us[rounds.key]
         self._looks.put_earlier(rounds.key, beat_us if deadline_us is None else min(beat_us, deadline_us))
+
+    def _begin_beats(self, key: tuple[str, str], now_us: int) -> None:
+        """Give a source its moment in the interval. The first source begins a whole interval from now."""
+        if not self._beats_us:
+            self._zero_us, self._next_eighth = now_us, 0
+        own_us = self._zero_us + _EIGHTHS[self._next_eighth] * self._interval_us // len(_EIGHTHS)
+        self._next_eighth = (self._next_eighth + 1) % len(_EIGHTHS)
+        self._beats_us[key] = now_us + self._interval_us - (now_us - own_us) % self._interval_us
 
     def _end(self, rounds: SourceRounds, now_us: int) -> list[NotifyNewLowWatermark]:
         before = rounds.low_us, rounds.waited_minutes
@@ -173,7 +186,7 @@ class Sources:
             self._mark("source", *key)
             del self._emptied_us[key], self._sources[key]
             self.kept -= self._kept_in.pop(key)
-            self._beats.pop(key, None)
+            self._beats_us.pop(key, None)
             self._looks.put(key, None)
             self.epoch += 1
 
@@ -203,7 +216,7 @@ class Sources:
             rounds = SourceRounds.restore(source, quorum=self._quorum, mark=self._mark)
             self._sources[rounds.key] = rounds
             self._count_kept(rounds)
-            self._beats.begin(rounds.key, now_us - self._interval_us)  # so that its first beat is not ahead of now
+            self._begin_beats(rounds.key, now_us - self._interval_us)  # so that its first beat is not ahead of now
             self._plan_look(rounds)
 
 

@@ -958,3 +958,15 @@ def test_a_status_with_a_limit_shows_who_needs_attention_first_and_counts_all() 
     assert len({(s.sources[0].why, s.sources[0].holder, s.groups[0].why) for s in (whole, few, none)}) == 1
     with pytest.raises(ValueError, match="expected a limit of 0 or more, got -1"):
         world.coordinator.status(world.now_us, limit=-1)
+
+
+def test_sources_begin_their_rounds_at_moments_of_their_own_and_missed_rounds_are_left_out() -> None:
+    coordinator, asked = LowWatermarkCoordinator(Settings(interval_us=80, lease_us=10_000)), list[tuple[int, str]]()
+    for source in "abc":
+        coordinator.handle(TaskRegistered(TaskId("job", source, "0"), "1"), now_us=1_000)
+    for now_us in (1_020, 1_040, 1_080, 1_300, 1_320, 1_340, 1_360):
+        questions = of(RetrieveLowWatermark, coordinator.handle(Tick(), now_us))
+        asked += [(now_us, question.source_id) for question in questions]
+    assert asked[:3] == [(1_020, "c"), (1_040, "b"), (1_080, "a")]
+    assert sorted(asked[3:6]) == [(1_300, source) for source in "abc"]
+    assert asked[6:] == [(1_320, "a"), (1_340, "c"), (1_360, "b")]
