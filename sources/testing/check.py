@@ -217,9 +217,7 @@ class _Check(Generic[SplitT, StateT]):
         with _enumeration(self.source, None, readers) as (enumerator, context):
             state = enumerator.snapshot_state(1)
             given = {split.split_id for split in self.assigned_once(context)}
-        self.serializer("enumerator states", lambda: self.source.enumerator_state_serializer, state)
-        serializer = self.source.enumerator_state_serializer
-        state = serializer.deserialize(serializer.version, serializer.serialize(state))
+        state = self.serializer("enumerator states", lambda: self.source.enumerator_state_serializer, state)
         with _enumeration(self.source, state, _READERS) as (_, context):
             assigned = {split.split_id for split in self.assigned_once(context)}
         if twice := sorted(assigned & given):
@@ -227,7 +225,8 @@ class _Check(Generic[SplitT, StateT]):
         if lost := sorted({split.split_id for split in splits} - assigned - given):
             raise self.broken("discovery", f"split {lost[0]!r} was lost: nobody had it, and it was not assigned after")
 
-    def serializer(self, what: str, make: Callable[[], VersionedSerializer[Any]], value: object) -> None:
+    def serializer(self, what: str, make: Callable[[], VersionedSerializer[Any]], value: object) -> Any:
+        """Return the value as another serializer reads it."""
         ours, other = make(), make()
         data = ours.serialize(value)
         copy = pickle.loads(pickle.dumps(value))  # noqa: S301, TID251  # our own
@@ -239,7 +238,7 @@ class _Check(Generic[SplitT, StateT]):
         try:
             other.deserialize(ours.version + 1, data)
         except ValueError:
-            return
+            return read
         raise self.broken(
             "serializers", f"{what}: data of version {ours.version + 1} are read by version {ours.version}"
         )
