@@ -53,10 +53,7 @@ class Extent(Generic[SplitT]):
     ) -> tuple[SlicePlan, int | None]:
         """Return the plan, and the event time of the next row if only alignment keeps that row from being read.
 
-        Args:
-            max_rows: the rough largest number of rows; None: all rows.
-            now_us: the wall clock, microseconds since the epoch.
-            to_present: whether to take only rows that were present at the first plan that says so.
+        `to_present`: whether to take only rows that were present at the first plan that says so.
         """
         if to_present:
             self._aim(splits)

@@ -181,10 +181,9 @@ class AlignmentGroup:
     # -- reports
 
     def report(self, task: TaskId, low_us: int | None, *, at_us: int, next_wanted_us: int | None = None) -> None:
-        """Take the report of a member; the report also ends a spell of idleness.
+        """Take the report of a member by rule 1; the report also ends a spell of idleness.
 
-        Without a low watermark its earlier low watermark keeps counting. The newest report counts by ``at_us``; at
-        equal times the larger values count. Raises `InvalidWatermark`; then nothing was changed.
+        At equal times the larger values count. Raises `InvalidWatermark`; then nothing was changed.
         """
         member = self._members[task]
         for us in (low_us, next_wanted_us):

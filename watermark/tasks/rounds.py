@@ -421,16 +421,14 @@ class SourceRounds:
 
     def _advance_over_idle(self) -> None:
         """Publish the minimum over the idle live tasks, because no task takes part."""
-        idle = [task_id for task_id in self.answers if self.state(task_id) is SplitState.IDLE]
-        lows = [low_us for task_id in idle if (low_us := self.task_low_us(task_id)) is not None]
-        if not lows or (self.low_us is not None and min(lows) <= self.low_us):
-            return
-        for task_id in idle:
-            if self.task_low_us(task_id) is not None:
+        idle = (task_id for task_id in self.answers if self.state(task_id) is SplitState.IDLE)
+        lows_us = {task_id: low_us for task_id in idle if (low_us := self.task_low_us(task_id)) is not None}
+        if lows_us and (self.low_us is None or min(lows_us.values()) > self.low_us):
+            for task_id in lows_us:
                 self._coalescer.wake(task_id)
-        self._coalescer.advance()
-        for task_id in idle:
-            self._coalescer.idle(task_id)
+            self._coalescer.advance()
+            for task_id in lows_us:
+                self._coalescer.idle(task_id)
 
     def _wait_for_those_away(self, listened_us: int) -> None:
         """Add the time since the last round to the waiting for absent tasks; excuse tasks beyond their limit."""
