@@ -109,13 +109,7 @@ class SourceRounds:
     """The tasks of one source. A message costs O(1), a round O(n)."""
 
     def __init__(
-        self,
-        job_id: str,
-        source_id: str,
-        *,
-        quorum: float = 1.0,
-        low_us: int | None = None,
-        mark: Mark = nobody_keeps,
+        self, job_id: str, source_id: str, *, quorum: float = 1.0, low_us: int | None = None, mark: Mark = nobody_keeps
     ) -> None:
         self.job_id, self.source_id, self._quorum = job_id, source_id, quorum
         self.key = job_id, source_id
