@@ -159,22 +159,19 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         """
         action, done = "hand out the splits that readers ask for", Future[None]()
 
-        def end() -> None:
-            with suppress(InvalidStateError):  # no caller waits any more
-                done.set_result(None)
-
         def ask() -> None:
-            before = -1
+            before, failed = -1, None
             try:
                 while self._context is not None and (assigned := self._context.assignments) != before:
                     before = assigned
                     for subtask, info in sorted(self._readers.items()):
                         self._running_enumerator.handle_split_request(subtask, info.location if info.location else None)
             except BaseException as error:  # noqa: BLE001  # not raised, because another request may have the same name
-                end()
-                self._recover(action, error)
-            else:
-                end()
+                failed = error
+            with suppress(InvalidStateError):  # no caller waits any more
+                done.set_result(None)
+            if failed is not None:
+                self._recover(action, failed)
 
         return self._post_asked(action, ask, done)
 
