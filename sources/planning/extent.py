@@ -38,7 +38,7 @@ class Extent(Generic[SplitT]):
         self._unaimed: set[str] = set()  # the splits of the run that have not answered where they end
         self._previous_time_us = time_us
         self._previous_span_us: int | None = None
-        with closed_on_error(self.planner):
+        with closed_on_error(self.planner.close):
             self._induced = InducedBatches(source, name, live, self.planner) if source.externally_induced else None
 
     def plan(

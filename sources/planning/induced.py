@@ -5,23 +5,23 @@ The reader runs on the driver and reads nothing: it says when a checkpoint is du
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Generic
 
-from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SourceReader, SplitPlanner, SplitT
+from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.slicing import NoRowsReason, PlannedSlice, SlicePlan
 
 
 @contextmanager
-def closed_on_error(opened: SplitPlanner[Any] | SourceReader[Any]) -> Iterator[None]:
+def closed_on_error(close: Callable[[], object]) -> Iterator[None]:
     """Close what was opened if the work with it raises. An error of the closing is dropped: the first says more."""
     try:
         yield
     except BaseException:
         with suppress(Exception):
-            opened.close()
+            close()
         raise
 
 
@@ -41,7 +41,7 @@ class InducedBatches(Generic[SplitT]):
             )
         self._reader: ExternallyInducedSourceReader[SplitT] = reader
         self._given = {split.split_id for split in live}  # given to the reader, and not finished
-        with closed_on_error(reader):
+        with closed_on_error(reader.close):
             reader.use_planner(planner)
             reader.add_splits(live)
             reader.start()

@@ -19,12 +19,11 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from lowmark.sources.api import Source, SourceEvent, SplitT
-from lowmark.sources.coordinator import CoordinatorHangs
 from lowmark.sources.metric_group import added_up
 from lowmark.sources.slicing import NoRowsReason, SlicePlan
 from lowmark.sources.worker import described
@@ -32,6 +31,7 @@ from lowmark.watermark import LowmarkError, format_duration_us
 
 from .enumeration import Enumeration
 from .extent import Extent
+from .induced import closed_on_error
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from .options import PlanOptions
 from .peer import Guidance, Planned, PlanPeer
@@ -251,15 +251,11 @@ class BatchPlanner(Generic[SplitT]):
         enumeration = Enumeration(
             self._source, self._name, self._options, checkpoint=start.checkpoint, state=state.coordinator, live=live
         )
-        try:
+        with closed_on_error(enumeration.close):
             enumeration.start(self._telling, ends=self._available_now)
             splits = [placed.split for placed in live.values()]
             with self._naming_batch(start.checkpoint + 1):
                 extent = Extent(self._source, self._name, self._options, splits, state.time_us)
-        except BaseException:
-            with suppress(CoordinatorHangs):  # the error says that already
-                enumeration.close()
-            raise
         self._present = _Present(start, live, enumeration, extent)
         return self._present
 

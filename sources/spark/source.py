@@ -324,7 +324,7 @@ def _polled(
 ) -> Iterator[SplitRows]:
     output, limit_seconds = _Output(), binding.options.timeout_seconds
     silent_since = time.monotonic()
-    with closed_on_error(reader):
+    with closed_on_error(reader.close):
         reader.add_splits(task.splits)
         reader.start()
         for event in task.events:
