@@ -56,31 +56,30 @@ class FailoverPolicy:
     reset_after: str | timedelta = "2 minutes"
 
     def __post_init__(self) -> None:
-        if self.most < 0:
-            raise InvalidStrategy("FailoverPolicy.most", repr(self.most), "0 or more", "0 fails at the first error.")
-        duration_us(self.window, what="failover window")
-        longest_us = duration_us(self.max_backoff, what="longest failover back-off")
-        if longest_us < duration_us(self.backoff, what="failover back-off"):
-            raise InvalidStrategy(
-                "FailoverPolicy.max_backoff", repr(self.max_backoff), f"{self.backoff!r} or more",
-                "the first pause may not be longer than the longest.",
-            )  # fmt: skip
-        if duration_us(self.reset_after, what="failover reset") <= longest_us:
-            raise InvalidStrategy(
-                "FailoverPolicy.reset_after", repr(self.reset_after), f"more than {self.max_backoff!r}",
-                "the pause itself is time without a failure.",
-            )  # fmt: skip
+        Failover(self)  # raises what is wrong
 
 
 class Failover:
-    """Counts the failures of one enumerator. Time is an argument."""
+    """Counts the failures of one enumerator. Time is an argument. Raises the errors of `FailoverPolicy`."""
 
     def __init__(self, policy: FailoverPolicy) -> None:
         self.policy = policy
+        if policy.most < 0:
+            raise InvalidStrategy("FailoverPolicy.most", repr(policy.most), "0 or more", "0 fails at the first error.")
         self._window_us = duration_us(policy.window, what="failover window")
-        self._first_us = duration_us(policy.backoff, what="failover back-off")
         self._longest_us = duration_us(policy.max_backoff, what="longest failover back-off")
+        self._first_us = duration_us(policy.backoff, what="failover back-off")
+        if self._longest_us < self._first_us:
+            raise InvalidStrategy(
+                "FailoverPolicy.max_backoff", repr(policy.max_backoff), f"{policy.backoff!r} or more",
+                "the first pause may not be longer than the longest.",
+            )  # fmt: skip
         self._reset_us = duration_us(policy.reset_after, what="failover reset")
+        if self._reset_us <= self._longest_us:
+            raise InvalidStrategy(
+                "FailoverPolicy.reset_after", repr(policy.reset_after), f"more than {policy.max_backoff!r}",
+                "the pause itself is time without a failure.",
+            )  # fmt: skip
         self._failures_us: deque[int] = deque()
         self._backoff_us = self._first_us
 
