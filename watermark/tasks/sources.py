@@ -25,9 +25,7 @@ from .rounds import Answer, SourceRounds
 from .snapshot import Mark, nobody_keeps
 
 EMPTY_SOURCE_KEPT_US = 3_600_000_000
-"""How long a source without tasks is remembered, if it waits for no task (rule 5 of ``rounds.py``): 1 hour in which the
-coordinator was called.
-"""
+"""One hour in which the coordinator was called; rule 5 of ``rounds.py`` says which tasks a source waits for."""
 
 _KEY = attrgetter("key")
 
