@@ -23,6 +23,7 @@ from lowmark.watermark.replay.replay import Batches, Numbers
 AHEAD_ROWS = 50_000  # rows of one split that may wait for other splits
 _TRIGGER_US = 10_000_000  # between the batches of a query that keeps up
 _ROWS_PER_BATCH = 10_000
+_NONE = -(1 << 63)  # in place of the newest key of a split without a row
 _BATCHES = 100  # a small backlog is cut into at least so many
 
 
@@ -33,12 +34,11 @@ class _Waiting:
         self.keys = np.zeros(0, np.int64)
         self.times_us = np.zeros(0, np.int64)
         self.timed = np.zeros(0, np.bool_)
-        self.reached: int | None = None  # the newest key so far
+        self.reached = _NONE  # the newest key so far
         self.ended = False
 
     def add(self, keys: Numbers, times_us: Numbers, timed: Flags) -> None:
-        if self.reached is not None:
-            keys = np.maximum(keys, self.reached)  # a broker's clock may step back, but its log does not
+        keys = np.maximum(keys, self.reached)  # a broker's clock may step back, but its log does not
         self.keys = np.concatenate((self.keys, np.maximum.accumulate(keys)))
         self.times_us = np.concatenate((self.times_us, times_us))
         self.timed = np.concatenate((self.timed, timed))
@@ -92,18 +92,11 @@ class _Ordered(Cut):
 
     def _safe(self) -> int | None:
         """The key below which every row has been read; None: all rows have been read."""
-        reached = [waiting.reached for waiting in self._waiting if not waiting.ended]
-        if not reached:
-            return None
-        return -(1 << 63) if None in reached else min(key for key in reached if key is not None)
+        return min((waiting.reached for waiting in self._waiting if not waiting.ended), default=None)
 
     def _behind(self) -> Sequence[int]:
         safe = self._safe()
-        return [
-            number
-            for number, waiting in enumerate(self._waiting)
-            if not waiting.ended and (waiting.reached is None or waiting.reached == safe)
-        ]
+        return [n for n, waiting in enumerate(self._waiting) if not waiting.ended and waiting.reached == safe]
 
     def _merged(self, before: int | None) -> tuple[Numbers, Numbers, Numbers, Flags]:
         """Split, key, time and whether there is a time, of all rows before a key, in order."""
@@ -194,9 +187,7 @@ class Proportional(Cut):
         return [
             split
             for split, waiting in enumerate(self._waiting)
-            if not waiting.ended
-            and self._at[split] < self._bounds[split]
-            and (waiting.reached is None or waiting.reached < self._bounds[split] - 1)
+            if not waiting.ended and self._at[split] < self._bounds[split] and waiting.reached < self._bounds[split] - 1
         ]
 
 
