@@ -20,9 +20,9 @@ from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark.moment import format_time_us
 
-from .checkpoint import initial_offset, kafka_starting_offsets, starting_at
+from .checkpoint import initial_offset, kafka_starting_offsets
 from .checkpoint_store import LocalStore, batches, local_store
-from .kafka_offsets import Starting
+from .kafka_offsets import Starting, starting_at
 from .offset_log import COPY, OffsetEntry, ahead_of_clock, planned_entry
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from lowmark.integration.errors import CheckpointUnreadable, CheckpointUnwritable
-from lowmark.sources.planning.offset import BatchOffset
 
 from . import completion
 from .checkpoint_store import (
@@ -26,7 +25,7 @@ from .checkpoint_store import (
     local_store,
     open_store,
 )
-from .kafka_offsets import Starting, earliest, kafka_positions, read_positions
+from .kafka_offsets import Starting, starting_at
 from .offset_log import OffsetEntry, json_object, planned_entry
 
 if TYPE_CHECKING:
@@ -192,13 +191,3 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
             "only Kafka offsets can be given to a new query as startingOffsets.",
         )
     return found
-
-
-def starting_at(offsets: Iterable[str | None]) -> Starting:
-    """Return where a query goes on whose Kafka sources, Spark's or lowmark's, stand at these offsets."""
-    return earliest(_positions(offset) for offset in offsets)
-
-
-def _positions(offset: str | None) -> Mapping[tuple[str, int], int]:
-    read = BatchOffset.find(offset)
-    return kafka_positions(json_object(offset)) if read is None else read_positions(read)

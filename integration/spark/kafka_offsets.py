@@ -8,6 +8,7 @@ from typing import Any
 
 from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
 
+from .offset_log import json_object
 from .progress import SourceProgress
 
 _PARTITION = re.compile(r"[0-9]{1,10}")
@@ -34,11 +35,16 @@ def kafka_positions(offset: Any) -> dict[tuple[str, int], int]:
     return positions
 
 
-def earliest(positions: Iterable[Mapping[tuple[str, int], int]]) -> Starting:
-    """Return where several sources begin: with two on one topic, the earlier position loses no row."""
+def starting_at(offsets: Iterable[str | None]) -> Starting:
+    """Return where a query goes on whose Kafka sources, Spark's or lowmark's, stand at these offsets.
+
+    With two sources on one topic, the earlier position loses no row.
+    """
     found: Starting = {}
-    for each in positions:
-        for (topic, partition), position in sorted(each.items()):
+    for offset in offsets:
+        read = BatchOffset.find(offset)
+        positions = kafka_positions(json_object(offset)) if read is None else read_positions(read)
+        for (topic, partition), position in sorted(positions.items()):
             mine = found.setdefault(topic, {})
             mine[str(partition)] = min(position, mine.get(str(partition), position))
     return found
