@@ -21,6 +21,7 @@ from .sessions import InputPlan
 
 SPLIT_COLUMNS = ("topic", "partition")  # of Spark's Kafka source
 
+_WATERMARK = "EventTimeWatermark"
 _NODE = re.compile(r"(?P<indent>[ :+-]*)(?P<streams>~?)(?P<name>[A-Za-z]\w*)(?P<rest>.*)")
 _SOURCE = re.compile(r" \S+, (?P<source>\S+), ")
 _ATTRIBUTE = re.compile(r"(?P<name>\w+)#\d+")
@@ -112,20 +113,13 @@ def stream_sources(plan: Sequence[Node]) -> tuple[dict[int, list[int]], int]:
 
 def watermarks(plan: Sequence[Node]) -> int:
     """Return the number of `withWatermark` in a plan."""
-    return sum(node.name == "EventTimeWatermark" for node in plan)
+    return sum(node.name == _WATERMARK for node in plan)
 
 
 def nested_watermarks(plan: Sequence[Node]) -> bool:
     """Return whether one `withWatermark` stands above another."""
-    above: int | None = None
-    for node in plan:
-        if above is not None and node.depth <= above:
-            above = None
-        if node.name == "EventTimeWatermark":
-            if above is not None:
-                return True
-            above = node.depth
-    return False
+    places = [place for place, node in enumerate(plan) if node.name == _WATERMARK]
+    return any(place < other < _end(plan, place) for place in places for other in places)
 
 
 def _streams(plan: Sequence[Node], leaf: int) -> bool:
@@ -137,7 +131,7 @@ def _streams(plan: Sequence[Node], leaf: int) -> bool:
 
 def _children(plan: Sequence[Node], place: int) -> Iterator[range]:
     """Yield the places of each child of a node, the child's own first."""
-    end = next((at for at in range(place + 1, len(plan)) if plan[at].depth <= plan[place].depth), len(plan))
+    end = _end(plan, place)
     begins = [at for at in range(place + 1, end) if plan[at].depth == plan[place].depth + 1]
     for begin, until in zip(begins, [*begins[1:], end], strict=True):
         yield range(begin, until)
@@ -145,3 +139,8 @@ def _children(plan: Sequence[Node], place: int) -> Iterator[range]:
 
 def _has_child(plan: Sequence[Node], place: int) -> bool:
     return place + 1 < len(plan) and plan[place + 1].depth > plan[place].depth
+
+
+def _end(plan: Sequence[Node], place: int) -> int:
+    """The place behind a node and all below it."""
+    return next((at for at in range(place + 1, len(plan)) if plan[at].depth <= plan[place].depth), len(plan))
