@@ -64,20 +64,16 @@ def conflict(
     if not before:
         command = adopt_command(checkpoint, wrapped, sources)
         return f"{_native(len(written), uses, len(now), command)} and start it again, all state stays; {anew}."
-    if not now and read_before:
+    if read_before and not read:
+        how = "wraps a source of Spark's, which" if wrapped else "reads otherwise, with a source that"
         return (
-            f"its checkpoint is of {was}, read by service.read, and this query reads otherwise, with a source that "
-            "does not know those offsets. Hint: use service.read as before, or start with a new checkpoint."
+            f"its checkpoint is of {was}, read by service.read, and this query {how} does not know those offsets. "
+            "Hint: use service.read as before, or start with a new checkpoint."
         )
     if not now:
         return (
             f"its checkpoint is of a query with lowmark ({was}), and this one is without: it has a heartbeat too many. "
             f"Hint: run {leave_command(checkpoint)} and start it again, all state stays; or wrap the stream as before."
-        )
-    if read_before and not read:
-        return (
-            f"its checkpoint is of {was}, read by service.read, and this query wraps a source of Spark's, which does "
-            "not know those offsets. Hint: use service.read as before, or start with a new checkpoint."
         )
     if read and not read_before:
         return (
