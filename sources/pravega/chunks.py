@@ -58,28 +58,23 @@ def chunks(
     if opened is None and start >= stop:
         return
     with closing(client.open(split.stream, split.segment, start) if opened is None else opened) as source:
-        yield from _chunks(source, split.split_id, start, stop)
-
-
-def _chunks(source: SegmentBytes, split_id: str, start: int, stop: int) -> Iterator[Chunk]:
-    data, position, kept = bytearray(min(CHUNK_BYTES, stop - start)), start, 0
-    while position < stop:
-        size = min(len(data), stop - position)
-        source.read_into(memoryview(data)[kept:size])
-        try:
-            ends = ends_of_events(data, size)
-        except NotAnEvent as wrong:
-            raise PravegaEventBroken(split_id, position + wrong.at, wrong.what) from None
-        used = int(ends[-1]) if len(ends) else 0
-        kept = size - used
-        if kept and position + size >= stop:
-            raise PravegaEventBroken(
-                split_id, position + used, f"an event that does not end at {stop}, the end of the segment"
-            )
-        if not used:  # one event is larger than the chunk
-            needed = HEADER_BYTES + int.from_bytes(data[4:8], "big") if size >= HEADER_BYTES else HEADER_BYTES
-            data = bytearray(data[:size]) + bytearray(max(needed, 2 * size) - size)
-            continue
-        yield Chunk(position, data, ends)
-        data[:kept] = data[used:size]
-        position += used
+        data, position, kept = bytearray(min(CHUNK_BYTES, stop - start)), start, 0
+        while position < stop:
+            size = min(len(data), stop - position)
+            source.read_into(memoryview(data)[kept:size])
+            try:
+                ends = ends_of_events(data, size)
+            except NotAnEvent as wrong:
+                raise PravegaEventBroken(split.split_id, position + wrong.at, wrong.what) from None
+            used = int(ends[-1]) if len(ends) else 0
+            kept = size - used
+            if kept and position + size >= stop:
+                what = f"an event that does not end at {stop}, the end of the segment"
+                raise PravegaEventBroken(split.split_id, position + used, what)
+            if not used:  # one event is larger than the chunk
+                needed = HEADER_BYTES + int.from_bytes(data[4:8], "big") if size >= HEADER_BYTES else HEADER_BYTES
+                data = bytearray(data[:size]) + bytearray(max(needed, 2 * size) - size)
+                continue
+            yield Chunk(position, data, ends)
+            data[:kept] = data[used:size]
+            position += used
