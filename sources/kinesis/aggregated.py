@@ -32,12 +32,8 @@ PackedRecord = tuple[str, "str | None", bytes]
 """Partition key, explicit hash key, data."""
 
 
-class MalformedPacket(LowmarkError, ValueError):
+class MalformedPacket(LowmarkError):
     """A record begins as a packet but is no valid one; the caller that knows the record catches this error."""
-
-    why: str  # the fault of the packet
-    _fact = "{why}"
-    _hint = ""
 
 
 def is_packed(data: bytes) -> bool:

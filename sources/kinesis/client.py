@@ -62,17 +62,9 @@ class Expired(LowmarkError):
 class ShardGone(LowmarkError):
     """A shard or a stream does not exist. The caller that knows the lost records catches this error."""
 
-    cause: str
-    _fact = "{cause}"
-    _hint = ""
-
 
 class PlaceRefused(LowmarkError):
     """A sequence number does not belong to the asked shard. The caller that knows the split catches this error."""
-
-    cause: str
-    _fact = "{cause}"
-    _hint = ""
 
 
 @dataclass(frozen=True, slots=True)

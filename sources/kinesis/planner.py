@@ -175,9 +175,9 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         try:
             yield
         except PlaceRefused as refused:
-            raise KinesisStreamReplaced(split.split_id, split.cursor, refused.cause) from None
+            raise KinesisStreamReplaced(split.split_id, split.cursor, str(refused)) from None
         except ShardGone as gone:
-            self._pass_gone(split, gone.cause)
+            self._pass_gone(split, str(gone))
         except KinesisStreamMissing as missing:
             self._pass_gone(split, f"{missing.missing} not found")  # without its hint, which is about names
 

@@ -114,10 +114,10 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         except IteratorsExpired:
             return Fetched()  # asked again; `CheckedReader` ends a slice that brings nothing for too long
         except ShardGone as gone:
-            self._loss.found(split, f"the shard, or its stream, is not there any more ({gone.cause})")
+            self._loss.found(split, f"the shard, or its stream, is not there any more ({gone})")
             return self._finish(each, [])
         except PlaceRefused as refused:
-            raise KinesisStreamReplaced(split.split_id, split.cursor, refused.cause) from None
+            raise KinesisStreamReplaced(split.split_id, split.cursor, str(refused)) from None
         records = page.records if each.begun else from_time(split, page.records)
         if records and not each.begun:
             self._loss.check_first(split, _sequence(records[0]))
