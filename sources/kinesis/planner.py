@@ -73,7 +73,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         self._looks: dict[str, ShardLook] = {}
         self._children: dict[str, frozenset[str]] = {}  # closed split -> its children
         self._retention: dict[str, tuple[float, int]] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lowmark-kinesis")
         self.metrics.gauge("throttled_requests", lambda: self._client.throttled)
         # A list, because a look that is not waited for may add a shard meanwhile.
         self.metrics.gauge(
@@ -110,7 +110,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         """
         self._asking = {name: look for name, look in self._asking.items() if not look.done()}
         looks = {
-            split.split_id: self._asking.get(split.split_id) or self._threads().submit(self._look, split)
+            split.split_id: self._asking.get(split.split_id) or self._threads.submit(self._look, split)
             for split in splits
         }
         self._wait_for({name: look for name, look in looks.items() if name not in self._asking})
@@ -308,7 +308,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         """
         if len(stops) < 2:
             return [self._cut(*each) for each in stops]
-        return list(self._threads().map(lambda each: self._cut(*each), stops))
+        return list(self._threads.map(lambda each: self._cut(*each), stops))
 
     def _cut(self, split: KinesisSplit, stop: int) -> tuple[KinesisSplit, KinesisSplit]:
         look = self._aligned(split)
@@ -332,10 +332,4 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         return part, replace(split, start=stop, cursor=look.before_next(place), looked_ms=looked_ms)
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lowmark-kinesis")
-        return self._pool
+        self._threads.shutdown(wait=False, cancel_futures=True)
