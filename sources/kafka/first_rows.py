@@ -67,15 +67,12 @@ class _Seen:
         self.times_ms.append(times_ms)
         self.rows += len(offsets)
 
-    def join(self) -> None:
-        self.offsets, self.times_ms = [np.concatenate(self.offsets)], [np.concatenate(self.times_ms)]
-
     def first_from(self, offset: int) -> FirstRow | None:
         """The first row from an offset on, None if it is not among the delivered rows."""
         if offset < self.begin or not self.rows or int(self.offsets[-1][-1]) < offset:
             return None
         if len(self.offsets) > 1:
-            self.join()
+            self.offsets, self.times_ms = [np.concatenate(self.offsets)], [np.concatenate(self.times_ms)]
         at = int(np.searchsorted(self.offsets[0], offset))
         time_ms = int(self.times_ms[0][at])
         return FirstRow(int(self.offsets[0][at]), None if time_ms < 0 else time_ms * 1_000)
