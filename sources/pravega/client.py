@@ -37,7 +37,7 @@ Answer = TypeVar("Answer")
 
 OPENED_TOGETHER = 16
 """How many segments are asked for bytes before the first is read; Java keeps a megabyte for each segment."""
-ANSWER_SECONDS = 10.0
+ANSWER_MS = 10_000
 """How long one question may take before it is asked again."""
 
 
@@ -112,7 +112,7 @@ class PravegaClient:
         def listed() -> Any:
             names: set[str] = set()
             iterator = self._controller.listStreams(self.settings.scope)
-            while (stream := iterator.getNext().get(int(ANSWER_SECONDS), _seconds())) is not None:
+            while (stream := _result(iterator.getNext())) is not None:
                 names.add(str(stream.getStreamName()))
             return names
 
@@ -220,7 +220,7 @@ class PravegaClient:
         for key, future in futures.items():
             left_ms = max(1, int((deadline - time.monotonic()) * 1000))
             try:
-                info = future.get(left_ms, _milliseconds())
+                info = _result(future, left_ms)
             except jpype.JException as failed:
                 said = cause_of(failed)
                 if JavaError.DENIED.is_in(said):
@@ -388,13 +388,5 @@ def positions_of(cut: Any) -> dict[int, int]:
     }
 
 
-def _result(future: Any) -> Any:
-    return future.get(int(ANSWER_SECONDS), _seconds())
-
-
-def _seconds() -> Any:
-    return java_class("java.util.concurrent.TimeUnit").SECONDS
-
-
-def _milliseconds() -> Any:
-    return java_class("java.util.concurrent.TimeUnit").MILLISECONDS
+def _result(future: Any, wait_ms: int = ANSWER_MS) -> Any:
+    return future.get(wait_ms, java_class("java.util.concurrent.TimeUnit").MILLISECONDS)
