@@ -96,8 +96,7 @@ def json_path(text: str) -> JsonPath:
     steps = tuple(int(index) if index else next(filter(None, names)) for *names, index in _STEP.findall(rest))
     if not steps or _STEP.sub("", rest):
         raise AuditImpossible(
-            f"{text!r:.100} is no path into JSON",
-            "write '$.paid_at', '$.order.paid_at' or '$.items[0].at'.",
+            f"{text!r:.100} is no path into JSON", "write '$.paid_at', '$.order.paid_at' or '$.items[0].at'."
         )
     if len(steps) > _MOST_STEPS:
         raise AuditImpossible(f"{text!r:.100} goes {len(steps):,} steps deep", f"{_MOST_STEPS} steps can be gone.")

@@ -171,8 +171,7 @@ class KafkaFeed:
         if left or refused:
             why = refused[0] if refused else "no answer"
             self._failed = DemoImpossible(
-                f"{left + len(refused)} rows did not reach topic {self._topic}: {why}",
-                "look at the broker's log.",
+                f"{left + len(refused)} rows did not reach topic {self._topic}: {why}", "look at the broker's log."
             )
             raise self._failed
         self._produced += 1

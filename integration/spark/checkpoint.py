@@ -16,15 +16,7 @@ import msgspec
 from lowmark.integration.errors import CheckpointUnreadable, CheckpointUnwritable
 
 from . import completion
-from .checkpoint_store import (
-    CheckpointStore,
-    all_planned,
-    batches,
-    is_elsewhere,
-    local_path,
-    local_store,
-    open_store,
-)
+from .checkpoint_store import CheckpointStore, all_planned, batches, is_elsewhere, local_path, local_store, open_store
 from .kafka_offsets import Starting, starting_at
 from .offset_log import OffsetEntry, json_object, planned_entry
 

@@ -41,13 +41,7 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from lowmark.sources.api import (
-    SplitEnd,
-    SplitEnumerator,
-    SplitEnumeratorContext,
-    SplitPlanner,
-    SplitReader,
-)
+from lowmark.sources.api import SplitEnd, SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
 from lowmark.sources.kit.data_loss import LOSSES
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.kit.options import check_flags, chosen_columns, listed, one_of

@@ -39,12 +39,7 @@ class Chunk:
 
 
 def chunks(
-    client: PravegaClient,
-    split: PravegaSplit,
-    start: int,
-    stop: int,
-    *,
-    opened: SegmentBytes | None = None,
+    client: PravegaClient, split: PravegaSplit, start: int, stop: int, *, opened: SegmentBytes | None = None
 ) -> Iterator[Chunk]:
     """Read the events from `start` up to `stop`, both of them positions between events.
 

@@ -19,12 +19,7 @@ from typing import Any, TypeVar
 from lowmark.sources.kit.patience import Patience
 from lowmark.watermark import LowmarkError
 
-from .errors import (
-    InvalidPravegaOption,
-    PravegaAccessDenied,
-    PravegaStreamMissing,
-    PravegaUnavailable,
-)
+from .errors import InvalidPravegaOption, PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable
 from .java_error import JavaError, cause_of
 from .jvm import java_class, start_java
 from .mark_reader import MarkReader
