@@ -45,9 +45,7 @@ class Question:
     ) -> Question:
         """Make the question of a user; in an error, `prefix` stands before the name of the argument.
 
-        Raises:
-            AuditImpossible: with such windows or batches nothing can be replayed.
-            InvalidDuration: a value is no length of time.
+        Raises AuditImpossible, InvalidDuration.
         """
         check_rows(rows_per_batch, f"{prefix}rows_per_batch")
         return cls(

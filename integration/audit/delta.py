@@ -23,9 +23,7 @@ def is_table(folder: Path) -> bool:
 def live_files(folder: Path) -> Iterator[tuple[int, Path, int]]:
     """When each file of a table's newest version was added (nanoseconds), its path and its bytes, in no order.
 
-    Raises:
-        AuditImpossible: the log cannot be read, or the files alone do not give the table's rows.
-        ExtraMissing: the package that reads the log is not installed.
+    Raises AuditImpossible, ExtraMissing.
     """
     try:
         from deltalake import DeltaTable

@@ -84,10 +84,7 @@ _MOST_STEPS = 100  # each step is a decoder within a decoder
 
 
 def json_path(text: str) -> JsonPath:
-    """Return the steps of a JSON path.
-
-    Raises:
-        AuditImpossible: the text is no JSON path.
+    """Return the steps of a JSON path. Raises AuditImpossible.
 
     >>> json_path("$.order.paid_at"), json_path("$['paid at']"), json_path("paid_at"), json_path("$.items[0].at")
     (('order', 'paid_at'), ('paid at',), ('paid_at',), ('items', 0, 'at'))

@@ -55,9 +55,7 @@ class Schema(ABC):
     def read(cls, file: Path) -> Schema:
         """Read a schema file: ``.avsc`` (Avro), or output of ``protoc --include_imports --descriptor_set_out``.
 
-        Raises:
-            AuditImpossible: the file cannot be read.
-            ExtraMissing: the package that decodes such values is not installed.
+        Raises AuditImpossible, ExtraMissing.
         """
         try:
             content = file.read_bytes()

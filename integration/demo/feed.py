@@ -77,11 +77,7 @@ class Feed(Protocol):
         """The split's name in the script, from its value in the column or its name in a status."""
 
     def next(self) -> None:
-        """Called by each query while it runs a batch; returns when the next batch's rows are there.
-
-        Raises:
-            DemoImpossible: they cannot come.
-        """
+        """Called by each query in a batch; returns when the next batch's rows are there, or raises DemoImpossible."""
 
     def abandon(self) -> None:
         """Let go of a query that waits in `next`: the other one has failed."""

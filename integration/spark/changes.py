@@ -66,11 +66,7 @@ class Changes:
         self._store, self._given = store, printable(given)
 
     def last(self) -> tuple[int, Change | None]:
-        """Return number and content of the last change; 0 and None if there was none.
-
-        Raises:
-            AdoptionRefused: the file cannot be read, or neither command can have written it.
-        """
+        """Return number and content of the last change; 0 and None if there was none. Raises `AdoptionRefused`."""
         numbers = [int(found[1]) for name in self._store.names(CHANGES) if (found := _FILE.fullmatch(name))]
         if not numbers:
             return 0, None

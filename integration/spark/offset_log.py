@@ -108,10 +108,7 @@ class OffsetEntry:
         r"""Return the offset at each place where a query uses a source; None: no offset. Not for named sources.
 
         Version 2 writes its lines in any order; a source without read data has no line, a source that is used twice has
-        one.
-
-        Raises:
-            UnknownFormat: a line is not numbered as a place.
+        one. Raises `UnknownFormat`.
 
         >>> OffsetEntry.parse('v2\n{}\n2:{"c":1}\n0:{"a":1}').placed(4)
         ['{"a":1}', None, '{"c":1}', None]
@@ -215,11 +212,7 @@ def ahead_of_clock(watermark_us: int, now_us: int) -> str | None:
 
 
 def planned_entry(files: CheckpointFiles, batch_id: int, hint: str) -> OffsetEntry:
-    """Return the entry of a planned batch.
-
-    Raises:
-        CheckpointUnreadable: the entry is not there, is not readable or has an unknown format; then with the hint.
-    """
+    """Return the entry of a planned batch. Raises `CheckpointUnreadable`, with the hint if the format is unknown."""
     name = f"offsets/{batch_id}"
     try:
         text = files.read(name)

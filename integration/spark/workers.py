@@ -75,10 +75,7 @@ def needed(source: Source[Any, Any] | None = None) -> dict[str, str]:
 def check(spark: SparkSession, modules: Mapping[str, str] = _ALWAYS) -> None:
     """Check whether workers can import modules, as `needed` returns them; a second call checks only new modules.
 
-    Costs nothing for a local session with this Python. Executors elsewhere take a small job.
-
-    Raises:
-        WorkersUnfit: names the Python, the missing packages and the remedy.
+    Costs nothing for a local session with this Python. Executors elsewhere take a small job. Raises `WorkersUnfit`.
     """
     context = spark.sparkContext
     python, application = context.pythonExec, context.applicationId

@@ -190,7 +190,7 @@ class StreamScript:
         return self.start_us + min(tick, self.ticks) * self.tick_us - script.behind_us
 
     def rows(self, split: str, start: int, end: int, *, seed: int) -> pa.RecordBatch:
-        """Make the rows of one split in the ticks from `start` up to and without `end`.
+        """Make the rows of one split in the ticks from `start` up to and without `end`. Raises LookupError.
 
         Args:
             split: its name.
@@ -200,9 +200,6 @@ class StreamScript:
 
         Returns:
             Rows of `SCHEMA` in order of arrival. O(rows), independent of earlier rows.
-
-        Raises:
-            LookupError: no split has that name.
         """
         _, script = self._find(split)
         numbers = np.arange(self._rows_before(script, start), self._rows_before(script, end), dtype=np.int64)

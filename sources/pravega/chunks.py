@@ -46,9 +46,7 @@ def chunks(
     Args:
         opened: the segment, opened at `start`; it is closed at the end.
 
-    Raises:
-        PravegaEventBroken: `start` or `stop` is not between events, or bytes are no event.
-        Truncated, PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable: see `SegmentBytes`.
+    Raises PravegaEventBroken, and the errors of `PravegaClient.open` and `SegmentBytes`.
     """
     if opened is None and start >= stop:
         return

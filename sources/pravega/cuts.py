@@ -21,8 +21,7 @@ _READABLE = re.compile(r"\d+:(?P<scope>[^/:]+)/(?P<stream>[^/:]+):.*")
 def check_stream_cut(text: object, option: str, scope: str, stream: str | None = None) -> str:
     """Return the stream of a StreamCut's text. Needs no Java, so a source can refuse a wrong text when it is made.
 
-    Raises:
-        InvalidPravegaOption: the text is no StreamCut, or a StreamCut of another scope, or not of `stream`.
+    Raises InvalidPravegaOption, also for a StreamCut of another scope or stream.
     """
     try:
         data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""

@@ -33,9 +33,7 @@ _POLL_SECONDS = 0.02
 class PravegaGroup:
     """One reader group. For one thread; its reader has a thread of its own.
 
-    Raises (from every call):
-        PravegaGroupTaken: a group of that name has other streams.
-        PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: see their docstrings.
+    Every call may raise PravegaGroupTaken, PravegaAccessDenied, PravegaUnavailable or PravegaStreamMissing.
     """
 
     def __init__(self, client: PravegaClient, name: str, streams: Sequence[str]) -> None:

@@ -51,14 +51,9 @@ def resolve_jars(places: Sequence[str]) -> list[str]:
 
 
 def start_java(jars: Sequence[str], options: Sequence[str] | None) -> None:
-    """Start Java in this process, unless it runs.
+    """Start Java in this process, unless it runs; the options of the first start count, None: `DEFAULT_JVM_OPTIONS`.
 
-    Args:
-        options: options of the machine; None: `DEFAULT_JVM_OPTIONS`. The options of the first start count.
-
-    Raises:
-        PravegaClientMissing: JPype, Java or the jars are missing, or the running machine does not know the client.
-        InvalidPravegaOption: Java refuses an option.
+    Raises PravegaClientMissing, InvalidPravegaOption.
     """
     global _started_by  # there is one machine in a process
     with _starting:

@@ -31,12 +31,7 @@ class SegmentBytes:
         self._source.fillBuffer()
 
     def read_into(self, data: memoryview) -> None:
-        """Fill `data` with bytes that are known to exist.
-
-        Raises:
-            Truncated: some bytes were truncated, or the segment does not exist any more.
-            PravegaAccessDenied, PravegaUnavailable: see their docstrings.
-        """
+        """Fill `data` with bytes that are known to exist. Raises Truncated, PravegaAccessDenied, PravegaUnavailable."""
         import jpype
 
         target, filled = self._direct(data), 0
