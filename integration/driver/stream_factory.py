@@ -23,7 +23,6 @@ from lowmark.integration.transport.recorder import (
     SPLIT_TYPE,
     AccumulatorRecorder,
     ReaderMeasure,
-    ReadersMeasure,
     RecordedMeasure,
 )
 from lowmark.integration.transport.split_key import SplitKey
@@ -159,7 +158,7 @@ def read(
     else:
         prepared = UserRows(name, time, split_column, strategy, max_splits)
         df, rows = _measured(df, stream_id, key, prepared, names=False)
-        measure = ReaderMeasure(rows, ReadersMeasure(accumulator))
+        measure = ReaderMeasure(rows, RecordedMeasure(accumulator))
     stream = Stream(
         name=name,
         stream_id=stream_id,

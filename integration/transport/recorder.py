@@ -126,14 +126,6 @@ class _SlotRecording:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadersMeasure(TrackedMeasure):
-    """Measures what readers of a source of ours count and send, and no row."""
-
-    def _measured(self, track: BatchTrack, strategy: WatermarkStrategy, batch_id: int) -> Measured:  # noqa: ARG002
-        return Measured(counted=added_up(track.counted.values()), events=track.all_events())
-
-
-@dataclass(frozen=True, slots=True)
 class RecordedMeasure(TrackedMeasure):
     """Measures a stream that a source of ours reads, if the user does not change its rows: see `Measure`."""
 
@@ -162,7 +154,7 @@ class ReaderMeasure:
     """Adds what readers of a source of ours count and send to the measurement of rows by others: see `Measure`."""
 
     rows: Measure
-    readers: ReadersMeasure
+    readers: RecordedMeasure
 
     def observe(self, df: DataFrame) -> DataFrame:
         return self.rows.observe(df)

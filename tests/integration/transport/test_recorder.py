@@ -16,7 +16,6 @@ from lowmark.integration.transport.recorder import (
     AccumulatorRecorder,
     EventWithoutFormat,
     ReaderMeasure,
-    ReadersMeasure,
     RecordedMeasure,
 )
 from lowmark.integration.transport.split_key import SplitKey
@@ -96,7 +95,7 @@ def test_what_readers_count_and_send_is_added_where_others_measure_the_rows() ->
     task.send(b"gap")
     task.end()
     rows: Any = SimpleNamespace(report=lambda *asked: Measured(rows={7: 2}), forget=lambda *asked: None)
-    measure = ReaderMeasure(rows, ReadersMeasure(accumulated(tracks)))
+    measure = ReaderMeasure(rows, RecordedMeasure(accumulated(tracks)))
     found = measure.report("q", 0, {}, STRATEGY)
     assert found == Measured(rows={7: 2}, counted={"data_losses": 1, "lost_offsets": 5}, events=((3, 1, b"gap"),))
     measure.forget("q", 0)
