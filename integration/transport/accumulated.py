@@ -11,7 +11,7 @@ task has one reader.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from lowmark.watermark.moment import MOST_US
 from lowmark.watermark.splits.tracker import SplitTracker
 from pyspark.accumulators import AccumulatorParam
 
-from .measure import Measured
+from .measure import Measure, Measured
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,13 +98,10 @@ class _Dropped(TrackParam):
 
 
 @dataclass(frozen=True, slots=True)
-class TrackedMeasure(ABC):
+class TrackedMeasure(Measure):
     """Measures what tasks add to an accumulator."""
 
     tracks: Accumulator[Tracks]
-
-    def observe(self, df: DataFrame) -> DataFrame:
-        return df
 
     def report(
         self,

@@ -8,9 +8,10 @@ accumulated.py   brings the results of the last two to the driver
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts
@@ -54,13 +55,14 @@ class Measured:
     late_rows: Mapping[SplitId, int] | None = None
 
 
-class Measure(Protocol):
+class Measure(ABC):
     """The driver's end of one transport, for one stream and all of its queries."""
 
     def observe(self, df: DataFrame) -> DataFrame:
-        """Return the stream's rows with the aggregates that Spark shall evaluate over them."""
-        ...
+        """Return the stream's rows with the aggregates that Spark shall evaluate over them, if any."""
+        return df
 
+    @abstractmethod
     def report(
         self, query_id: str, batch_id: int, metrics: Mapping[str, Any], strategy: WatermarkStrategy
     ) -> Measured | None:
@@ -75,12 +77,9 @@ class Measure(Protocol):
             TooManySplits: the batch held more splits than the transport tells apart.
             UnreadableReport: the content is no measurement.
         """
-        ...
 
-    def forget(self, query_id: str, batch_id: int) -> None:
+    def forget(self, query_id: str, batch_id: int) -> None:  # noqa: B027  # by default nothing is kept
         """Drop what was measured of a query up to a batch; the query has ended and may run again."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # the same
         """Drop all measurements, also of queries that still run."""
-        ...

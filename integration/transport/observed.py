@@ -51,7 +51,7 @@ from lowmark.integration.errors import TooManySplits, UnreadableReport
 from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts, SplitColumn
 
-from .measure import Measured
+from .measure import Measure, Measured
 from .split_key import SplitKey, quoted
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ _SAMPLE_MASK = 0b11_0110_0000_0000
 
 
 @dataclass(frozen=True, slots=True)
-class ObservedMeasure:
+class ObservedMeasure(Measure):
     """Measures a stream by Spark's observed metrics: see `Measure`."""
 
     metric: str  # name of the observation
@@ -97,12 +97,6 @@ class ObservedMeasure:
     ) -> Measured | None:
         metric = metrics.get(self.metric)
         return None if metric is None else self.decode(metric, strategy, batch_id=batch_id)
-
-    def forget(self, query_id: str, batch_id: int) -> None:
-        """Do nothing, because the measurements are in Spark's events."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def columns(self) -> list[Column]:
         from pyspark.sql import functions as F

@@ -150,7 +150,7 @@ class RecordedMeasure(TrackedMeasure):
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderMeasure:
+class ReaderMeasure(Measure):
     """Adds what readers of a source of ours count and send to the measurement of rows by others: see `Measure`."""
 
     rows: Measure
