@@ -352,19 +352,10 @@ class LowWatermarkService:
             failover=failover,
             timeout_seconds=duration_us(timeout, what="timeout") / 1_000_000,
         )
-        df, stream, time = stream_factory.read(
-            self._spark,
-            source,
-            name=name,
-            strategy=strategy,
-            event_time=event_time,
-            prepare=prepare,
-            split_column=split_column,
-            options=options,
-            max_splits=max_splits,
-            late=LateOutput(late, watermark, late_to, late_until),
-            address=self.address,
-        )
+        time = stream_factory.event_time_of(source, name, event_time)
+        given = UserRows(name, time, split_column, strategy, max_splits)
+        rows_too_late = LateOutput(late, watermark, late_to, late_until)
+        df, stream = stream_factory.read(self._spark, source, given, prepare, options, rows_too_late, self.address)
         return self._build(df, stream, time)
 
     def audit(

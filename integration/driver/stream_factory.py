@@ -97,24 +97,8 @@ def check_arguments(source: object, *, name: str, event_time: object, prepare: o
         )
 
 
-def read(
-    spark: SparkSession,
-    source: Source[Any, Any],
-    *,
-    name: str,
-    strategy: WatermarkStrategy,
-    event_time: str | None,
-    prepare: Callable[[DataFrame], DataFrame] | None,
-    split_column: str,
-    options: PlanOptions,
-    max_splits: int,
-    late: LateOutput,
-    address: str,
-) -> tuple[DataFrame, Stream, str]:
-    """Return the measured rows, their stream, and the column with their event time.
-
-    Arguments and errors are those of `LowWatermarkService.read`; `address` is where the service listens.
-    """
+def event_time_of(source: Source[Any, Any], name: str, event_time: str | None) -> str:
+    """Return the column with the event time of a source's rows: the named one, else the source's own."""
     time = source.event_time if event_time is None else event_time
     if time is None:
         raise WrapRefused(
@@ -122,6 +106,24 @@ def read(
             f"{type(source).__name__} keeps no event time of its own",
             "name the column with event_time=..., and make it with prepare=... if it is inside a payload.",
         )
+    return time
+
+
+def read(
+    spark: SparkSession,
+    source: Source[Any, Any],
+    given: UserRows,
+    prepare: Callable[[DataFrame], DataFrame] | None,
+    options: PlanOptions,
+    late: LateOutput,
+    address: str,
+) -> tuple[DataFrame, Stream]:
+    """Return the measured rows of a source, and their stream; `address` is where the service listens.
+
+    Other arguments and errors are those of `LowWatermarkService.read`.
+    """
+    name, time, strategy, split_column = given.name, given.event_time, given.strategy, given.split
+    assert isinstance(split_column, str), "a source of ours has one column with its splits"
     if source.externally_induced and options.rate not in (None, RateLimiterStrategy.no_op()):
         raise WrapRefused(
             name,
@@ -156,8 +158,7 @@ def read(
     if measured:
         measure = RecordedMeasure(accumulator)
     else:
-        prepared = UserRows(name, time, split_column, strategy, max_splits)
-        df, rows = _measured(df, stream_id, key, prepared, names=False)
+        df, rows = _measured(df, stream_id, key, given, names=False)
         measure = ReaderMeasure(rows, RecordedMeasure(accumulator))
     stream = Stream(
         name=name,
@@ -175,7 +176,7 @@ def read(
         late=late,
         dropped=dropped,
     )
-    return df, stream, time
+    return df, stream
 
 
 def _new_id() -> str:

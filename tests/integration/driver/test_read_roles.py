@@ -97,11 +97,10 @@ def finish(df: DataFrame, sink: Sink, checkpoint: str) -> StreamingQuery:
 def test_a_rate_is_refused_because_a_batch_ends_where_the_system_says(log: Log, rate: RateLimiterStrategy) -> None:
     """A source without counts of its rows would pay for a batch with pauses that grow without end."""
     nothing: Any = None
+    given = stream_factory.UserRows("orders", "at", "split_id", WatermarkStrategy.no_watermarks(), max_splits=1)
     read: Any = partial(
-        stream_factory.read, nothing, CuttingLog(log.folder), name="orders",
-        strategy=WatermarkStrategy.no_watermarks(), event_time=None, prepare=None, split_column="split_id",
-        max_splits=1, late=nothing, address="",
-    )  # fmt: skip
+        stream_factory.read, nothing, CuttingLog(log.folder), given, prepare=None, late=nothing, address=""
+    )
     with pytest.raises(
         WrapRefused, match=r"rate is .*the system of CuttingLog decides where a batch ends.*Hint: leave"
     ):
