@@ -89,7 +89,8 @@ class Heartbeats:
         before = self._runs.get(request.resumes)
         if before is not None and not before.ended:  # the query was restarted before the news of its end came
             self._reports.leave_last(before)
-        ending = self._ending.of_heartbeats.pop(stream.stream_id, None)
+        ends = stream.stream_id in self._ending.of_heartbeats
+        fault = self._ending.of_heartbeats.pop(stream.stream_id, None)
         self._runs.queries.find()
         reading = [query for query in self._runs.queries if stream.stream_id in query.streams()]
         tied = {run.run_id for run in self._runs}
@@ -97,10 +98,13 @@ class Heartbeats:
         unwritten = self._reports.farewells.unwritten(request.resumes)
         asked = beginning or reading  # another's checkpoint may be on a file system that hangs
         run = yield from _restored(stream, request, asked, unwritten, now_us)
-        if ending is not None:
-            run.available_now = True
-            if (refusal := ending.refusal(stream.name)) is not None:
-                run.refuse(refusal)
+        run.available_now = ends
+        if fault is not None:
+            run.refuse(
+                f'stream "{stream.name}": Trigger.AvailableNow would run one batch and emit nothing, because Spark '
+                f"before 4.2 does not let a source in Python take part, and lowmark could not mend it ({fault}). "
+                "Hint: use a processing-time trigger, and end the query with processAllAvailable() and stop()."
+            )
         names = set(map(called, beginning))
         run.begun_as = names.pop() if len(names) == 1 else None
         # A query that begins again before the news of its end came is there with two runs.

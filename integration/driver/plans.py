@@ -63,8 +63,8 @@ class Plans:
             raise UnknownStream(stream_id, self._runs.streams.names())
         planner = self._runs.planners.get(token)
         if planner is None:
-            ends = self._ending.of_planners.pop(stream_id, None)
-            planner = KnownPlanner(stream_id, available_now=ends is not None)
+            planner = KnownPlanner(stream_id, available_now=stream_id in self._ending.of_planners)
+            self._ending.of_planners.discard(stream_id)
             self._runs.planners.add(token, planner, self._is_over)
         planner.heard_us = self._runs.clock.now_us()
         return planner
