@@ -8,8 +8,7 @@ of the process. Only the talk waits: its local variables are the state of a run 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -50,10 +49,7 @@ def aside(read: Callable[[], Result], action: str, *, seconds: float) -> Result:
     """Return the result of a read that runs on a thread of its own. Raises `TimeoutError` after so many seconds."""
     done: Future[Result] = Future()
     Worker("lowmark-checkpoint", partial(answer, done, read)).start()
-    try:
-        return done.result(seconds)
-    except FutureTimeout:
-        if done.done():
-            return done.result(0)  # the result came at the last moment, or the read itself timed out
+    if not wait([done], seconds).done:
         why = f"the file system of its checkpoint has not answered for {seconds:g} seconds"
-        raise TimeoutError(f"cannot {action}: {why}") from None
+        raise TimeoutError(f"cannot {action}: {why}")
+    return done.result()
