@@ -100,7 +100,7 @@ class CoordinatorClient:
 
         The message that brings it has the newest token, its own time and number, and the silence.
         """
-        self._known(reply.task)
+        self._check_known(reply.task)
         check_reply(reply)
         self._holdings.report(reply, heard_us)
         self._hand_over(lambda: self._state.report(reply, heard_us))
@@ -109,7 +109,7 @@ class CoordinatorClient:
 
     def deregister(self, task: TaskId) -> None:
         """End the run of a task, because its query was stopped. Raises UnknownTask."""
-        self._known(task)
+        self._check_known(task)
         self._holdings.end(task)
         self._hand_over(lambda: self._state.end(task))
 
@@ -180,11 +180,9 @@ class CoordinatorClient:
 
     # -- the thread
 
-    def _known(self, task: TaskId) -> str:
-        token = self._holdings.token(task)
-        if token is None:
+    def _check_known(self, task: TaskId) -> None:
+        if self._holdings.token(task) is None:
             raise UnknownTask(str(task), "this application", len(self._holdings.tasks))
-        return token
 
     def _hand_over(self, work: Callable[[], None]) -> None:
         if not self._worker.ended:  # otherwise the queue would never be emptied
