@@ -1,14 +1,6 @@
 """The wire between processes: typed messages, the server in the driver, the client everywhere else.
 
 gRPC carries the bytes, msgspec validates them; nothing is ever unpickled.
-
-    Heartbeat   a heartbeat reader asks for its stream's low watermark, once per batch and when time alone may
-                have changed it
-    Guide       the planner of a source of ours asks how far it may read, before it plans a batch
-    Planned     the planner reports its plan
-    Status      the command line asks for the status of every stream
-    Mark        the command line leaves splits out by hand, or takes that back
-    Set         the command line sets delay and idleness of a stream, or takes that back
 """
 
 from __future__ import annotations
@@ -56,7 +48,7 @@ _NOT_THERE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, gr
 
 
 class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A heartbeat reader's question before Spark plans a batch."""
+    """A heartbeat reader's question before Spark plans a batch, and when time alone may have changed the answer."""
 
     stream_id: str
     token: str  # the reader's own, new in every reader process
