@@ -6,7 +6,7 @@ import uuid
 
 import grpc
 from lowmark.integration.errors import CoordinatorUnreachable, RefusedByCoordinator
-from lowmark.integration.process.method import Answer, Method, Question
+from lowmark.integration.process.codec import Answer, Method, Question
 from lowmark.watermark import LowmarkError, TaskId
 from lowmark.watermark.protocol import TaskForgotten
 

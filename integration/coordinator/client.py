@@ -23,7 +23,7 @@ from typing import Any
 import grpc
 from lowmark.integration.errors import CoordinatorUnreachable, MalformedMessage
 from lowmark.integration.process.clock import SteadyClock
-from lowmark.integration.process.method import Method
+from lowmark.integration.process.codec import Method
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.sources.worker import Worker, WorkerDied, described
 from lowmark.watermark import LowmarkError, TaskId, UnknownTask

@@ -21,8 +21,7 @@ from typing import Annotated
 
 import grpc
 import msgspec
-from lowmark.integration.process.codec import Codec, Row
-from lowmark.integration.process.method import Method
+from lowmark.integration.process.codec import Codec, Method, Row
 from lowmark.watermark import (
     DisagreeingGroup,
     InvalidMessage,

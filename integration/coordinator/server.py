@@ -35,7 +35,7 @@ import grpc
 import grpc.aio
 from lowmark.integration.errors import CoordinatorFailed, JournalRefused, MalformedMessage
 from lowmark.integration.process import sockets
-from lowmark.integration.process.method import Method, Question
+from lowmark.integration.process.codec import Method, Question
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.sources.worker import described
 from lowmark.watermark import CorruptSnapshot, LowmarkError, TaskId

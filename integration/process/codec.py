@@ -1,4 +1,4 @@
-"""Dataclasses on a wire: one codec for all, and a table that gives the form of each.
+"""Dataclasses on a wire: one codec for all, a table that gives the form of each, and the methods that take them.
 
 A message is a map of its fields, in msgpack, with the tag of its class under ``type`` if the table gives it one. The
 reader checks the values against the types of the fields, and an unknown field is an error. A field with its default
@@ -18,12 +18,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from operator import attrgetter
 from types import UnionType
-from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from lowmark.integration.errors import MalformedMessage
 from lowmark.watermark import LowmarkError
 
 MessageT = TypeVar("MessageT")
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +80,24 @@ class Codec:
         """Return a reader of messages of one class, which need not be in the table.
 
         Raises (from the reader):
-            msgspec.DecodeError: the bytes are no such message; names the field.
+            MalformedMessage: the bytes are no such message; names the field.
             LowmarkError: a value is impossible.
+
+        >>> class Ask(msgspec.Struct):
+        ...     limit: int
+        >>> asked = msgspec.msgpack.encode({"limit": "1"})
+        >>> Codec().decoder(Ask)(asked)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        lowmark.integration.errors.MalformedMessage: Ask: Expected `int`, got `str` - at `$.limit`; nothing ...
         """
         decode = msgspec.msgpack.Decoder(self._type_of(message, int)).decode
 
         def read(data: bytes) -> MessageT:
-            read: MessageT = self._changed(decode(data))
+            try:
+                read: MessageT = self._changed(decode(data))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                # The text may show a name of any length.
+                raise MalformedMessage(message.__name__, f"{error!s:.300}") from None
             return read
 
         return read
@@ -172,6 +186,20 @@ class Codec:
             kinds = [self._type_of(each, whole) for each in get_args(kind) if each is not LowmarkError]
             return Union[tuple(kinds)]  # noqa: UP007  # of a number that is known here only
         return kind
+
+
+class Method(Generic[Question, Answer]):
+    """A method of a service of ours: its name, and the readers of its two messages, for both ends of both wires.
+
+    Both ends read the bytes themselves, because the error of gRPC for such bytes names no field.
+    """
+
+    def __init__(
+        self, service: str, name: str, question: type[Question], answer: type[Answer], codec: Codec | None = None
+    ) -> None:
+        codec = Codec() if codec is None else codec
+        self.name, self.path = name, f"/{service}/{name}"
+        self.decode_question, self.decode_answer = codec.decoder(question), codec.decoder(answer)
 
 
 class _Place(NamedTuple):

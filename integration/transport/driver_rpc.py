@@ -21,8 +21,7 @@ from lowmark.integration.errors import (
     ServiceStopped,
     ServiceUnreachable,
 )
-from lowmark.integration.process.codec import Codec, Row
-from lowmark.integration.process.method import Answer, Method, Question
+from lowmark.integration.process.codec import Answer, Codec, Method, Question, Row
 from lowmark.integration.process.sockets import target
 from lowmark.integration.process.user import user
 from lowmark.sources.planning.peer import Guidance, Planned
