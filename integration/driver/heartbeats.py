@@ -14,7 +14,6 @@ from lowmark.watermark.splits.events import Polled, Tick
 
 from . import failures, farewells
 from .aside import Talk
-from .ending_queries import EndingQueries
 from .reports import Reports
 from .runs import Runs
 from .stream import Stream
@@ -27,8 +26,8 @@ _LISTEN_US = 1_000_000
 class Heartbeats:
     """The conversations with heartbeat readers."""
 
-    def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:
-        self._runs, self._reports, self._ending = runs, reports, ending
+    def __init__(self, runs: Runs, reports: Reports) -> None:
+        self._runs, self._reports = runs, reports
 
     def answer(self, request: HeartbeatRequest) -> Talk[HeartbeatReply]:
         """Answer a heartbeat reader, after the reports of all batches that are over; errors as in `_begin_run`."""
@@ -89,8 +88,8 @@ class Heartbeats:
         before = self._runs.get(request.resumes)
         if before is not None and not before.ended:  # the query was restarted before the news of its end came
             self._reports.leave_last(before)
-        ends = stream.stream_id in self._ending.of_heartbeats
-        fault = self._ending.of_heartbeats.pop(stream.stream_id, None)
+        ends = stream.stream_id in self._runs.ending.of_heartbeats
+        fault = self._runs.ending.of_heartbeats.pop(stream.stream_id, None)
         self._runs.queries.find()
         reading = [query for query in self._runs.queries if stream.stream_id in query.streams()]
         tied = {run.run_id for run in self._runs}

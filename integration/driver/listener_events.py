@@ -11,7 +11,6 @@ from lowmark.integration.spark.sessions import Query, QueryEvent, called
 
 from . import failures
 from .aside import Beside
-from .ending_queries import EndingQueries
 from .reports import Reports
 from .runs import Runs
 from .stream_run import StreamRun
@@ -36,8 +35,8 @@ class UnheardEnd:
 class ListenerEvents:
     """Takes the events of Spark's listener."""
 
-    def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries, beside: Beside[Mapping[str, str]]) -> None:
-        self._runs, self._reports, self._ending, self._beside = runs, reports, ending, beside
+    def __init__(self, runs: Runs, reports: Reports, beside: Beside[Mapping[str, str]]) -> None:
+        self._runs, self._reports, self._beside = runs, reports, beside
         # (query, its run, its name, why it failed), at most two
         self._ended_untied: list[tuple[str, str, str | None, str | None]] = []
         self._inactive: frozenset[str] = frozenset()  # Spark's runs that were over when the service last looked
@@ -104,7 +103,7 @@ class ListenerEvents:
         self._end_untied()
         # Last, because both ask Spark.
         if not tied and query is not None:
-            self._ending.forget(query.streams())
+            self._runs.ending.forget(query.streams())
         if failure:
             if query is not None:
                 self._keep_failed(query, told)

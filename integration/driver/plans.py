@@ -10,7 +10,6 @@ from lowmark.integration.spark.progress import SourceProgress
 from lowmark.integration.transport.driver_rpc import GuideRequest
 from lowmark.sources.planning.peer import Guidance, Planned
 
-from .ending_queries import EndingQueries
 from .known_planner import KnownPlanner
 from .planned_splits import PlannedSplits, planned_to
 from .runs import Runs
@@ -20,8 +19,8 @@ from .stream_run import StreamRun
 class Plans:
     """The conversations with planners."""
 
-    def __init__(self, runs: Runs, ending: EndingQueries) -> None:
-        self._runs, self._ending = runs, ending
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
 
     def guide(self, request: GuideRequest) -> Guidance:
         """Say how far a planner may read. Raises `UnknownStream` if the stream does not belong to this service."""
@@ -63,8 +62,8 @@ class Plans:
             raise UnknownStream(stream_id, self._runs.streams.names())
         planner = self._runs.planners.get(token)
         if planner is None:
-            planner = KnownPlanner(stream_id, available_now=stream_id in self._ending.of_planners)
-            self._ending.of_planners.discard(stream_id)
+            planner = KnownPlanner(stream_id, available_now=stream_id in self._runs.ending.of_planners)
+            self._runs.ending.of_planners.discard(stream_id)
             self._runs.planners.add(token, planner, self._is_over)
         planner.heard_us = self._runs.clock.now_us()
         return planner

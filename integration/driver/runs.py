@@ -1,11 +1,11 @@
 """All runs of all streams of a service, and the only way by which a change of a run reaches others.
 
-Each desk (`desks.py`) changes a run and then calls `Runs.after`. Belongs to the loop of the service.
+Each desk (`Desks`) changes a run and then calls `Runs.after`. Belongs to the loop of the service.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from lowmark.integration.process.clock import SteadyClock
@@ -26,6 +26,29 @@ Run = TypeVar("Run", bound=StreamRun)
 _ENDED_RUNS_KEPT = 100
 
 
+class EndingQueries:
+    """AvailableNow queries on Spark before 4.2, which does not tell a source in Python that its query ends by itself.
+
+    The service hears of the trigger when the query begins (`spark/available_now.py`), and takes the next reader of each
+    of its streams for a reader of that query: its first question takes the entry away.
+    """
+
+    def __init__(self) -> None:
+        self.of_heartbeats: dict[str, str | None] = {}  # why lowmark cannot make the query end, None if it can
+        self.of_planners: set[str] = set()
+
+    def expect(self, streams: Sequence[str], fault: str | None) -> None:
+        """Expect the readers of a query that begins, by the ids of its streams; `fault` says why it cannot end."""
+        self.of_heartbeats |= dict.fromkeys(streams, fault)
+        self.of_planners |= {*streams}
+
+    def forget(self, streams: Sequence[str]) -> None:
+        """Drop the expectation of a query that ended before its readers asked: the next reader is another query's."""
+        for stream_id in streams:
+            self.of_heartbeats.pop(stream_id, None)
+            self.of_planners.discard(stream_id)
+
+
 class Runs:
     """The runs of a service; iterates over them in the order in which they attached.
 
@@ -41,7 +64,7 @@ class Runs:
         notify: Callable[[NotifyNewLowWatermark], None],
     ) -> None:
         self.queries, self.clock, self.cooperation = queries, clock, cooperation
-        self.streams, self.planners = Streams(), Planners()
+        self.streams, self.planners, self.ending = Streams(), Planners(), EndingQueries()
         self.passing = Passing()
         self.markings: dict[str, Marking] = {}  # by the name of the stream
         self.could_not_begin: dict[str, str] = {}  # by the name of the stream, why; until a query begins

@@ -814,7 +814,7 @@ class LowWatermarkService:
         return self._answers.heartbeat(request)
 
     def _enqueue_available_now(self, streams: Sequence[str], fault: str | None) -> None:
-        self._loop.post(lambda: self._desks.ending.expect(streams, fault))
+        self._loop.post(lambda: self._runs.ending.expect(streams, fault))
 
     def _beside(self, read: Callable[[], Result], then: Callable[[Result], object]) -> None:
         def look() -> None:

@@ -510,7 +510,7 @@ def test_a_query_that_ends_by_itself_is_known_by_the_readers_that_ask_next() -> 
     desks = desks_of(queries, notify=lambda _: None)
     desks.runs.streams.add(stream())
     before = answer_of(desks, HeartbeatRequest("s", "before", first=True))
-    desks.ending.expect(["s"], None)
+    desks.runs.ending.expect(["s"], None)
     answer_of(desks, HeartbeatRequest("s", "ends", first=True))
     answer_of(desks, HeartbeatRequest("s", "after", first=True))
 
@@ -525,7 +525,7 @@ def test_a_query_that_never_began_leaves_the_next_one_on_its_stream_to_go_on() -
     queries: Any = Queries([Query()])
     desks = desks_of(queries, notify=lambda _: None)
     desks.runs.streams.add(stream())
-    desks.ending.expect(["s"], None)
+    desks.runs.ending.expect(["s"], None)
     desks.events.take_event("terminated", terminated("its checkpoint is another's"))
     answer_of(desks, HeartbeatRequest("s", "next", first=True))
 
@@ -537,7 +537,7 @@ def test_a_query_that_cannot_end_by_itself_is_refused_instead_of_emitting_nothin
     queries: Any = Queries([])
     desks = desks_of(queries, notify=lambda _: None)
     desks.runs.streams.add(stream())
-    desks.ending.expect(["s"], "AssertionError: the plan is made in another thread")
+    desks.runs.ending.expect(["s"], "AssertionError: the plan is made in another thread")
     refusal = answer_of(desks, HeartbeatRequest("s", "ends", first=True)).refusal
 
     assert refusal is not None
