@@ -7,7 +7,6 @@ heartbeat. Spark judges the rows of a batch by its own watermark of the batch be
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,7 +18,7 @@ from lowmark.watermark.splits.events import BatchReported, Effect, Event
 
 from . import failures
 from .run_log import RowsLog
-from .runs import forget_oldest_ended
+from .runs import KeptRuns
 from .stream import Streams
 from .stream_run import StreamRun
 
@@ -74,26 +73,22 @@ class AuditedRun(StreamRun):
         return replace(status, why=why, native_watermark_us=self.used_us)
 
 
-class Audits:
+class Audits(KeptRuns[AuditedRun]):
     """The audited streams of a service. Belongs to its loop."""
 
     def __init__(self, clock: SteadyClock) -> None:
-        self._clock = clock
-        self.streams = Streams()
-        self._runs: dict[tuple[str, str], AuditedRun] = {}  # by stream id and Spark's run
-
-    def __iter__(self) -> Iterator[AuditedRun]:
-        return iter(tuple(self._runs.values()))
+        super().__init__()
+        self._clock, self.streams = clock, Streams()
 
     def readers(self, name: str) -> tuple[str, ...]:
         """Names, or else ids, of the running queries on the stream with this name."""
-        live = [run for run in self._runs.values() if run.stream.name == name and not run.ended]
+        live = [run for run in self if run.stream.name == name and not run.ended]
         return tuple(str(run.query) for run in live)
 
     def release(self, name: str) -> None:
         """Forget the stream with this name, and its runs."""
         self.streams.release(name)
-        self._runs = {key: run for key, run in self._runs.items() if run.stream.name != name}
+        self._runs = {token: run for token, run in self._runs.items() if run.stream.name != name}
 
     def take_event(self, kind: str, event: QueryEvent) -> None:
         if not self.streams:
@@ -102,23 +97,20 @@ class Audits:
             case "progress":
                 self._take(event.progress())
             case "idle":
-                for run in self._of(event.run_id):
+                for run in self.of_query(event.run_id):
                     run.seen_at_us = self._clock.now_us()
             case "terminated":
-                for run in self._of(event.run_id):
+                for run in self.of_query(event.run_id):
                     run.ended, run.failure = True, failures.brief(event.failure)
-
-    def _of(self, run_id: str) -> list[AuditedRun]:
-        return [run for (_, of), run in self._runs.items() if of == run_id]
 
     def _take(self, progress: Progress) -> None:
         now_us = self._clock.now_us()
         for stream_id, stream in self.streams.items():
-            run = self._runs.get((stream_id, progress.run_id))
+            token = f"{stream_id}-{progress.run_id}"
+            run = self.get(token)
             if run is None and stream.metric in progress.observed_metrics:
-                run = AuditedRun.attach(stream, token=f"{stream_id}-{progress.run_id}", now_us=now_us)
+                run = AuditedRun.attach(stream, token=token, now_us=now_us)
                 run.tie(progress.id, progress.run_id, progress.name)
-                self._runs[stream_id, progress.run_id] = run
-                forget_oldest_ended(self._runs)
+                self.keep(run)
             if run is not None:
                 run.take(progress, now_us)

@@ -6,7 +6,7 @@ Each desk (`Desks`) changes a run and then calls `Runs.after`. Belongs to the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.queries import Queries
@@ -20,10 +20,31 @@ from .passing import Passing
 from .stream import Streams
 from .stream_run import StreamRun
 
-Key = TypeVar("Key")
 Run = TypeVar("Run", bound=StreamRun)
 
 _ENDED_RUNS_KEPT = 100
+
+
+class KeptRuns(Generic[Run]):
+    """Runs in the order in which they began, without old ended ones, because a driver may start queries for months."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Run] = {}  # by token
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(tuple(self._runs.values()))
+
+    def get(self, token: str | None) -> Run | None:
+        return None if token is None else self._runs.get(token)
+
+    def of_query(self, run_id: str) -> list[Run]:
+        return [run for run in self if run.run_id == run_id]
+
+    def keep(self, run: Run) -> None:
+        self._runs[run.token] = run
+        ended = [token for token, each in self._runs.items() if each.ended]
+        for token in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
+            del self._runs[token]
 
 
 class EndingQueries:
@@ -49,8 +70,8 @@ class EndingQueries:
             self.of_planners.discard(stream_id)
 
 
-class Runs:
-    """The runs of a service; iterates over them in the order in which they attached.
+class Runs(KeptRuns[StreamRun]):
+    """The runs of a service.
 
     Args:
         notify: called with every new low watermark; must not block.
@@ -63,13 +84,13 @@ class Runs:
         cooperation: Cooperation,
         notify: Callable[[NotifyNewLowWatermark], None],
     ) -> None:
+        super().__init__()
         self.queries, self.clock, self.cooperation = queries, clock, cooperation
         self.streams, self.planners, self.ending = Streams(), Planners(), EndingQueries()
         self.passing = Passing()
         self.markings: dict[str, Marking] = {}  # by the name of the stream
         self.could_not_begin: dict[str, str] = {}  # by the name of the stream, why; until a query begins
         self._notify = notify
-        self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
 
     def readers(self, name: str) -> tuple[str, ...]:
         """Names, or else ids, of the queries that read a stream now."""
@@ -80,22 +101,9 @@ class Runs:
         reading = [query for query in self.queries if query.active and stream.stream_id in query.streams()]
         return tuple(map(called, reading))
 
-    def __iter__(self) -> Iterator[StreamRun]:
-        return iter(tuple(self._runs.values()))
-
     def known(self) -> Iterator[StreamRun]:
         """The runs of streams that are not released, without ended runs of an unknown query."""
         return (run for run in self if run.stream.stream_id in self.streams and not run.of_nobody)
-
-    def get(self, token: str | None) -> StreamRun | None:
-        return None if token is None else self._runs.get(token)
-
-    def of_query(self, run_id: str) -> list[StreamRun]:
-        return [run for run in self if run.run_id == run_id]
-
-    def keep(self, run: StreamRun) -> None:
-        self._runs[run.token] = run
-        forget_oldest_ended(self._runs)
 
     def after(self, run: StreamRun, now_us: int) -> None:
         """Tell listeners, group and job of a run about a change of the run.
@@ -114,10 +122,3 @@ class Runs:
         run = self.get(token)
         if run is not None and not run.ended:
             run.refusal = f'stream "{run.stream.name}": {refused}'
-
-
-def forget_oldest_ended(runs: dict[Key, Run]) -> None:
-    """Forget ended runs but the newest few, because a driver may start queries for months."""
-    ended = [key for key, run in runs.items() if run.ended]
-    for key in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
-        del runs[key]

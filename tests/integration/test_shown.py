@@ -393,7 +393,7 @@ def test_an_audited_query_that_fails_says_why() -> None:
     run = AuditedRun.attach(stream(), token="t", resumes=None, state=None, now_us=T0_US)
     run.tie("q", "r", "nightly")
     audits.streams.add(run.stream)
-    audits._runs["m", "r"] = run
+    audits.keep(run)
     audits.take_event("terminated", terminated("Query [id = q] terminated with exception: no disk"))
     [seen] = Standing(desks_of(queries, notify=lambda _: None).runs, audits).run_statuses()
 
