@@ -81,7 +81,8 @@ def _json(stream: dict[str, Any], word: str) -> dict[str, Any]:
 
 def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
     # Not converted to `StreamStatus`, because a service of another version may use words that are not known here.
-    facts = (*_clocks(stream), *_set_by_hand(stream), *_by_hand(stream), *_left_alone(stream))
+    set_by_hand = msgspec.convert(stream.get("set_by_hand", []), list[SetByHand])
+    facts = (*_clocks(stream), *map(str, set_by_hand), *_by_hand(stream), *_left_alone(stream))
     beside = "".join(f"; {printable(fact)}" for fact in facts)
     if word == "failed":
         return f", {printable(stream['why'])}"
@@ -97,10 +98,6 @@ def _clocks(stream: dict[str, Any]) -> list[str]:
     """The splits whose clocks are wrong; the holder's is in ``why``."""
     clocks = msgspec.convert(stream["wrong_clocks"], list[WrongClock])
     return [str(clock) for clock in clocks if stream["cause"] != "wrong clock" or clock.split != stream["holder"]]
-
-
-def _set_by_hand(stream: dict[str, Any]) -> list[str]:
-    return [str(each) for each in msgspec.convert(stream.get("set_by_hand", []), list[SetByHand])]
 
 
 def _by_hand(stream: dict[str, Any]) -> list[str]:
