@@ -420,8 +420,7 @@ class LowWatermarkService:
     def _know(self, stream: Stream, df: DataFrame, streams: Streams, action: str) -> Session:
         def instead() -> Marking | None:
             check_group(stream, self._runs.streams.values())  # first, so a refused stream takes nobody's place
-            marking = self._desks.reports.end_marking(stream.name)
-            self._release(stream.name)  # the stream that had the name before
+            marking = self._release(stream.name)  # the stream that had the name before
             streams.add(stream)
             return marking
 
@@ -444,9 +443,7 @@ class LowWatermarkService:
                 raise UnknownStream(name, names)
             if running := self._readers(name):
                 raise StreamRunning(name, running)
-            marking = self._desks.reports.end_marking(name)
-            self._release(name)
-            return marking
+            return self._release(name)
 
         _stop(self._call(forget, f'release stream "{name}"'))
 
@@ -856,10 +853,12 @@ class LowWatermarkService:
     def _readers(self, name: str) -> tuple[str, ...]:
         return (*self._runs.readers(name), *self._audits.readers(name))
 
-    def _release(self, name: str) -> None:
+    def _release(self, name: str) -> Marking | None:
+        marking = self._desks.reports.end_marking(name)
         self._runs.streams.release(name)
         self._runs.could_not_begin.pop(name, None)
         self._audits.release(name)
+        return marking
 
 
 def _stop(marking: Marking | None) -> None:
