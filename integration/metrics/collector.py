@@ -101,22 +101,18 @@ class _Past:
 
     def split_counts(self, name: str, split: SplitStatus) -> list[float]:
         """A split's counts over the ended runs and the current one."""
-        now = [_number(metric.value(split)) for metric in SPLIT_COUNTERS]
+        now = [metric.value(split) or 0.0 for metric in SPLIT_COUNTERS]
         return _added(self.splits.get(name, [0.0] * len(now)), now)
 
 
 def _counts(run: RunStatus) -> list[float]:
     """`COUNTERS`, seconds by state, gaps by length, seconds of all gaps: one list, because runs are added up."""
     return [
-        *(_number(metric.value(run)) for metric in COUNTERS),
+        *(metric.value(run) or 0.0 for metric in COUNTERS),
         *(run.spent_us.get(state, 0) / 1e6 for state in STATES),
         *run.gaps.counts,
         run.gaps.sum_us / 1e6,
     ]
-
-
-def _number(value: float | None) -> float:
-    return 0.0 if value is None else value
 
 
 def _added(first: Sequence[float], second: Sequence[float]) -> list[float]:
