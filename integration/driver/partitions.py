@@ -64,16 +64,13 @@ class Partitions:
     Args:
         delay_us: time after the end of a partition before it is passed.
         kept: from before a restart; by default the batches begin with 0.
-
-    Attributes:
-        until_us: as in `Kept`.
     """
 
     def __init__(self, width_us: int, delay_us: int, kept: Kept = _NOTHING) -> None:
         self._width_us, self._delay_us = width_us, delay_us
         self._batch_id, self._next, self._unsure = kept.batch_id, kept.next, kept.unsure
         self._open: SortedSet[int] = SortedSet(kept.open)
-        self.until_us = kept.until_us
+        self.until_us = kept.until_us  # as there
         self._acting: int | None = None  # the partition whose mark has begun
 
     @property

@@ -77,19 +77,12 @@ _COUNTS = len(COUNTERS) + len(STATES) + len(GAP_BOUNDS_SECONDS) + 2  # growing n
 
 @dataclass
 class _Past:
-    """The remains of a query's ended runs.
+    """The remains of a query's ended runs. What is not added up is of the run that ended last."""
 
-    Attributes:
-        counts: as in `_counts`.
-        splits: name -> counts as in `SPLIT_COUNTERS`, for the splits of the run that ended last. A split that comes
-            back later begins anew, which Prometheus takes for a restart, rightly.
-        losses: `data_losses` of the query's source.
-        failed, refused: of the run that ended last.
-    """
-
-    counts: list[float] = field(default_factory=lambda: [0.0] * _COUNTS)
+    counts: list[float] = field(default_factory=lambda: [0.0] * _COUNTS)  # as in `_counts`
+    # By name, as in `SPLIT_COUNTERS`. A split that comes back later begins anew: a restart for Prometheus, rightly.
     splits: dict[str, list[float]] = field(default_factory=dict)
-    losses: float = 0.0
+    losses: float = 0.0  # `data_losses` of the query's source
     failed: bool = False
     refused: bool = False
 

@@ -20,24 +20,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Of(Generic[T]):
-    """One metric of a run, a split, a wrong clock or an alignment group; no series where the value is None.
-
-    Attributes:
-        is_moment: whether the value is a moment on the service's clock, which is corrected to the wall clock. False for
-            an event time, which comes from a row.
-    """
+    """One metric of a run, a split, a wrong clock or an alignment group; no series where the value is None."""
 
     name: str
     help: str
     value: Callable[[T], float | None]
-    is_moment: bool = False
+    is_moment: bool = False  # on the service's clock; an event time, which comes from a row, is none
 
     def exported(self, of: T, behind_us: int) -> float | None:
-        """Return the value, a moment by the wall clock, which `time()` of Prometheus is compared with.
-
-        Args:
-            behind_us: how far the service's clock is behind the wall clock.
-        """
+        """Return the value; a moment by the wall clock, `behind_us` later, which `time()` of Prometheus goes by."""
         value = self.value(of)
         return value + behind_us / 1e6 if self.is_moment and value is not None else value
 

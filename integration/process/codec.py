@@ -31,21 +31,14 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The form of a class on the wire.
-
-    Attributes:
-        tag: the name of the class there; None: its place alone tells the class.
-        together: name -> dataclass: what the class has of that one's fields stands in a map under this name; the class
-            has a property that makes it.
-        apart: name -> dataclass: the fields of this field's value stand beside the others.
-        whole: what stands for `int` in the types of the fields.
-    """
+    """The form of a class on the wire."""
 
     message: type
-    tag: str | None = None
+    tag: str | None = None  # the name of the class there; None: its place alone tells the class
+    # Name -> dataclass: the fields that it shares with the class stand in a map, which a property of the class makes.
     together: Mapping[str, type] = field(default_factory=dict)
-    apart: Mapping[str, type] = field(default_factory=dict)
-    whole: Any = int
+    apart: Mapping[str, type] = field(default_factory=dict)  # the fields of this field's value stand beside the others
+    whole: Any = int  # what stands for `int` in the types of the fields
 
 
 class Codec:

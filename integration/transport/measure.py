@@ -22,37 +22,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The rows of one batch. Every mapping but `counted` is by split id and leaves out splits without rows.
+    """The rows of one batch. Every mapping but `counted` is by split id and leaves out splits without rows."""
 
-    Attributes:
-        watermarks_us: watermark of each split, with the bound subtracted.
-        first_us: smallest event time of each split, not the first to arrive; may be empty.
-        rows: rows of each split; None if the transport does not count rows by split.
-        counts: counts over all splits.
-        names: names of splits that the rows showed.
-        latest_us: largest event time of each split; empty unless a source of ours was read.
-        events: events from readers to their enumerator, by task: (subtask, serializer's version, event).
-        newest_us: largest event time, including rows beyond the future guard; None without one.
-        future_rows: rows of each split beyond the future guard; may be empty.
-        lateness: rows of each split by bucket of lateness; empty if the transport sees no rows, or if not requested.
-        counted: counts by name from the readers of a source of ours, such as losses that they skipped.
-        times: rows of each split by event time, rounded down; empty whenever `lateness` is.
-        late_rows: rows of each split at or below the watermark by which Spark drops rows; None: not counted.
-    """
-
-    watermarks_us: Mapping[SplitId, int] = field(default_factory=dict)
-    first_us: Mapping[SplitId, int] = field(default_factory=dict)
-    rows: Mapping[SplitId, int] | None = field(default_factory=dict)
-    counts: BatchCounts = field(default_factory=BatchCounts)
-    names: Mapping[int, str] = field(default_factory=dict)
-    latest_us: Mapping[SplitId, int] = field(default_factory=dict)
-    events: tuple[tuple[int, int, bytes], ...] = ()
+    watermarks_us: Mapping[SplitId, int] = field(default_factory=dict)  # with the bound subtracted
+    first_us: Mapping[SplitId, int] = field(default_factory=dict)  # smallest event time; may be empty
+    rows: Mapping[SplitId, int] | None = field(default_factory=dict)  # None: the transport does not count by split
+    counts: BatchCounts = field(default_factory=BatchCounts)  # over all splits
+    names: Mapping[int, str] = field(default_factory=dict)  # of splits that the rows showed
+    latest_us: Mapping[SplitId, int] = field(default_factory=dict)  # event time; empty unless a source of ours was read
+    events: tuple[tuple[int, int, bytes], ...] = ()  # of readers, by task: (subtask, serializer's version, event)
+    # Rows by bucket of lateness; empty if the transport sees no rows, or if not requested.
     lateness: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
-    counted: Mapping[str, float] = field(default_factory=dict)
-    newest_us: int | None = None
-    future_rows: Mapping[SplitId, int] = field(default_factory=dict)
-    times: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
-    late_rows: Mapping[SplitId, int] | None = None
+    counted: Mapping[str, float] = field(default_factory=dict)  # by readers of a source of ours, such as losses
+    newest_us: int | None = None  # largest event time, including rows beyond the future guard; None without one
+    future_rows: Mapping[SplitId, int] = field(default_factory=dict)  # beyond the future guard; may be empty
+    times: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)  # rows by rounded time, with `lateness`
+    late_rows: Mapping[SplitId, int] | None = None  # that Spark judges late, see `late.py`; None: not counted
 
 
 class Measure(ABC):
