@@ -70,7 +70,7 @@ class Partitions:
         self._width_us, self._delay_us = width_us, delay_us
         self._batch_id, self._next, self._unsure = kept.batch_id, kept.next, kept.unsure
         self._open: SortedSet[int] = SortedSet(kept.open)
-        self.until_us = kept.until_us  # as there
+        self.until_us = kept.until_us  # as in `Kept`
         self._acting: int | None = None  # the partition whose mark has begun
 
     @property
