@@ -24,29 +24,24 @@ _STYLES = {
 }
 
 
-def only_stream(name: str, reply: StatusReply) -> StatusReply:
-    """Return a service's answer with a single stream."""
-    return _kept(reply, lambda stream: stream["name"] == name)
-
-
 def running_or_failed(services: list[tuple[str, StatusReply]]) -> list[tuple[str, StatusReply]]:
     """Leave out queries that ended in order, and failed ones that run again, also in another service."""
     from lowmark.integration.transport.driver_rpc import newest
 
     failed = {id(run) for _, run, _ in newest(services) if _verdict(run) == "failed"}
-    return [(a, _kept(r, lambda run: not run["run"]["ended"] or id(run) in failed)) for a, r in services]
+    return [(a, kept(r, lambda run: not run["run"]["ended"] or id(run) in failed)) for a, r in services]
 
 
-def _kept(reply: StatusReply, keep: Callable[[dict[str, Any]], bool]) -> StatusReply:
-    kept = [(s, text) for s, text in zip(reply.streams, reply.explanations, strict=True) if keep(s)]
-    return msgspec.structs.replace(reply, streams=[s for s, _ in kept], explanations=[text for _, text in kept])
+def kept(reply: StatusReply, keep: Callable[[dict[str, Any]], bool]) -> StatusReply:
+    """Return a service's answer with some of its streams."""
+    those = [(s, text) for s, text in zip(reply.streams, reply.explanations, strict=True) if keep(s)]
+    return msgspec.structs.replace(reply, streams=[s for s, _ in those], explanations=[text for _, text in those])
 
 
 def stream_json(stream: dict[str, Any]) -> dict[str, Any]:
     """Return a stream's status, the verdict, and the number of splits that the service left out."""
-    splits = stream["splits"]
-    not_shown = sum(stream["states"].values()) - len(splits)
-    return {**stream, "splits": splits, "verdict": _verdict(stream), "splits_not_shown": not_shown}
+    not_shown = sum(stream["states"].values()) - len(stream["splits"])
+    return {**stream, "verdict": _verdict(stream), "splits_not_shown": not_shown}
 
 
 def stream_table(stream: dict[str, Any], now_us: int) -> Table:

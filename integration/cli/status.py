@@ -13,7 +13,7 @@ from lowmark.watermark.printable import printable
 from rich.text import Text
 
 from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Limit, Name, TlsCa, TlsCert, TlsKey, TokenFile
-from .show_streams import only_stream, running_or_failed, stream_json, stream_table
+from .show_streams import kept, running_or_failed, stream_json, stream_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,7 +215,7 @@ def _only(
     if name not in known | shared:
         raise UnknownStream(name, tuple(sorted(known | shared)))
     return (
-        [(a, only_stream(name, r)) for a, r in services if any(s["name"] == name for s in r.streams)],
+        [(a, r) for a, whole in services if (r := kept(whole, lambda stream: stream["name"] == name)).streams],
         [(a, only(name, r)) for a, r in coordinators if any(s.source_id == name for s in r.coordinator.sources)],
     )
 
