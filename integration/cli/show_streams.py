@@ -40,8 +40,9 @@ def kept(reply: StatusReply, keep: Callable[[dict[str, Any]], bool]) -> StatusRe
 
 def stream_json(stream: dict[str, Any]) -> dict[str, Any]:
     """Return a stream's status, the verdict, and the number of splits that the service left out."""
-    not_shown = sum(stream["states"].values()) - len(stream["splits"])
-    return {**stream, "verdict": _verdict(stream), "splits_not_shown": not_shown}
+    splits = stream["splits"]
+    not_shown = sum(stream["states"].values()) - len(splits)
+    return {**stream, "splits": splits, "verdict": _verdict(stream), "splits_not_shown": not_shown}
 
 
 def stream_table(stream: dict[str, Any], now_us: int) -> Table:
