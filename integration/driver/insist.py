@@ -10,13 +10,14 @@ log = logging.getLogger("lowmark")
 
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
 _HANGS_SECONDS = 60.0
+_HANGS = "%s has not returned for %g s; what comes after it waits, the query goes on"
 
 
 def insist(call: Callable[[], object], what: str, stopped: threading.Event) -> bool:
     """Call until the call returns; wait 1 to 60 seconds after an error. Returns whether the function has returned."""
     pause_seconds = _FIRST_SECONDS
     while not stopped.is_set():
-        hangs = threading.Timer(_HANGS_SECONDS, _tell_of_hanging, [what])
+        hangs = threading.Timer(_HANGS_SECONDS, log.error, [_HANGS, what, _HANGS_SECONDS])
         hangs.daemon = True
         try:
             hangs.start()  # in here, because the system may have no thread left
@@ -30,7 +31,3 @@ def insist(call: Callable[[], object], what: str, stopped: threading.Event) -> b
         stopped.wait(pause_seconds)
         pause_seconds = min(2 * pause_seconds, _MOST_SECONDS)
     return False
-
-
-def _tell_of_hanging(what: str) -> None:
-    log.error("%s has not returned for %g s; what comes after it waits, the query goes on", what, _HANGS_SECONDS)
