@@ -187,10 +187,7 @@ class Method(Generic[Question, Answer]):
     Both ends read the bytes themselves, because the error of gRPC for such bytes names no field.
     """
 
-    def __init__(
-        self, service: str, name: str, question: type[Question], answer: type[Answer], codec: Codec | None = None
-    ) -> None:
-        codec = Codec() if codec is None else codec
+    def __init__(self, service: str, name: str, question: type[Question], answer: type[Answer], codec: Codec) -> None:
         self.name, self.path = name, f"/{service}/{name}"
         self.decode_question, self.decode_answer = codec.decoder(question), codec.decoder(answer)
 

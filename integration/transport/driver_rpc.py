@@ -185,12 +185,12 @@ class ByHandReply(msgspec.Struct, Generic[Said], frozen=True, forbid_unknown_fie
 # The classes that planners and the service both use.
 CODEC = Codec(Row(Guidance), Row(PlannedRequest, apart={"planned": Planned}))
 
-HEARTBEAT = Method(_SERVICE, "Heartbeat", HeartbeatRequest, HeartbeatReply)
+HEARTBEAT = Method(_SERVICE, "Heartbeat", HeartbeatRequest, HeartbeatReply, CODEC)
 GUIDE = Method(_SERVICE, "Guide", GuideRequest, Guidance, CODEC)
 PLANNED = Method(_SERVICE, "Planned", PlannedRequest, PlannedReply, CODEC)
-STATUS = Method(_SERVICE, "Status", StatusRequest, StatusReply)
-MARK = Method(_SERVICE, "Mark", MarkRequest, ByHandReply[Marked])
-SET = Method(_SERVICE, "Set", SetRequest, ByHandReply[SetOf])
+STATUS = Method(_SERVICE, "Status", StatusRequest, StatusReply, CODEC)
+MARK = Method(_SERVICE, "Mark", MarkRequest, ByHandReply[Marked], CODEC)
+SET = Method(_SERVICE, "Set", SetRequest, ByHandReply[SetOf], CODEC)
 
 
 class Server:
