@@ -23,7 +23,7 @@ from lowmark.watermark.strategy import WatermarkStrategy
 
 from .open_rows import OpenRows, starts_of
 from .profile import Flags
-from .rules import HeartbeatRule, NativeRule
+from .rules import Rule
 
 Numbers = npt.NDArray[np.int64]
 
@@ -148,7 +148,7 @@ class Replay:
         self._watermarks = SplitWatermarks(self._strategy, job_id="replay", source_id="replay", task_id="replay")
         delays = tuple(sorted({-(-us // MILLISECOND_US) * MILLISECOND_US for us in delays_us}))
         self.native, self.lowmark = Verdict(delays), Verdict(delays)
-        self._native, self._lowmark = NativeRule(), HeartbeatRule()
+        self._native, self._lowmark = Rule(2), Rule(3)
         self._state_delays_us = np.array(sorted({*delays, *_STATE_DELAYS_US}), np.int64)
         self._open = OpenRows(_SECOND_US if window_us is None else window_us)
         self._tops_us, self._spoken = np.zeros(0, np.int64), np.zeros(0, np.bool_)

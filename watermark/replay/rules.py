@@ -17,69 +17,43 @@ Source: Spark's ``WatermarkTracker`` and ``WatermarkPropagator`` (4.2), with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 
+class Rule:
+    """Watermarks on their way into force; the newest is the largest that was made.
 
-@dataclass(slots=True)
-class NativeRule:
-    """One watermark for all rows: the largest event time of all splits, in any unit.
+    Args:
+        batches: after how many batches a watermark decides which rows are late: 2 natively, 3 under lowmark.
 
-    >>> rule = NativeRule()
-    >>> for largest in (10, 50, 30):
-    ...     rule.begin(); rule.late, rule.used; rule.end(largest)
-    (None, None)
-    (None, 10)
-    (10, 50)
-    >>> rule.settle(pauses=1); rule.begin(); rule.late
+    >>> native, lowmark = Rule(2), Rule(3)
+    >>> for made in (10, 50, 30):
+    ...     native.begin(); lowmark.begin(); native.end(made); lowmark.end(made)
+    >>> native.late, native.used, lowmark.late, lowmark.used
+    (10, 50, None, 10)
+    >>> native.settle(pauses=1); native.begin(); native.late
     50
     """
 
-    late: int | None = None
-    used: int | None = None
-    _next: int | None = None
+    def __init__(self, batches: int) -> None:
+        self._marks: list[int | None] = [None] * (batches + 1)  # the oldest first
+
+    @property
+    def late(self) -> int | None:
+        return self._marks[0]
+
+    @property
+    def used(self) -> int | None:
+        return self._marks[1]
 
     def settle(self, pauses: int) -> None:
-        """Replay a number of triggers that find no row."""
-        if pauses > 0:
-            self.used = self._next
+        """Replay a number of triggers that find no row: each moves all watermarks on but the one that judges rows."""
+        for _ in range(min(pauses, len(self._marks) - 2)):
+            self._marks[1:] = [*self._marks[2:], self._marks[-1]]
 
     def begin(self) -> None:
-        self.late, self.used = self.used, self._next
+        self._marks = [*self._marks[1:], self._marks[-1]]
 
-    def end(self, largest: int | None) -> None:
-        """End the batch, with its largest time; None if it had no time."""
-        if largest is not None and (self._next is None or largest > self._next):
-            self._next = largest
-
-
-@dataclass(slots=True)
-class HeartbeatRule:
-    """A low watermark that a heartbeat carries into the batch after the batch that made it.
-
-    >>> rule = HeartbeatRule()
-    >>> for low in (10, 50, 60, 70):
-    ...     rule.begin(); rule.late, rule.used; rule.end(low)
-    (None, None)
-    (None, None)
-    (None, 10)
-    (10, 50)
-    >>> rule.settle(pauses=1); rule.begin(); rule.late
-    60
-    """
-
-    late: int | None = None
-    used: int | None = None
-    _next: int | None = None
-    _low: int | None = None
-
-    def settle(self, pauses: int) -> None:
-        """Replay a number of triggers that find no row: the first runs the heartbeat, the second puts it in force."""
-        for _ in range(min(pauses, 2)):
-            self.used, self._next = self._next, self._low
-
-    def begin(self) -> None:
-        self.late, self.used, self._next = self.used, self._next, self._low
-
-    def end(self, low: int | None) -> None:
-        """End the batch, or a trigger, with the low watermark after it."""
-        self._low = low
+    def end(self, made: int | None) -> None:
+        """End the batch, or a trigger, with the watermark that it made; None if it made none."""
+        newest = self._marks[-1]
+        if made is not None and (newest is None or made > newest):
+            self._marks[-1] = made

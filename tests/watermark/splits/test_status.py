@@ -22,7 +22,7 @@ from lowmark.watermark import (
     to_json,
 )
 from lowmark.watermark.moment import utc
-from lowmark.watermark.replay.rules import NativeRule
+from lowmark.watermark.replay.rules import Rule
 from lowmark.watermark.splits.events import (
     BatchCounts,
     BatchReported,
@@ -143,7 +143,7 @@ def test_no_more_rows_are_counted_than_native_spark_judges_late_in_a_stream_with
 ) -> None:
     rng, bound_us = random.Random(seed), 10_000_000
     strategy = PLAIN.for_bounded_out_of_orderness("10 seconds")
-    history, rule = History(strategy), NativeRule()
+    history, rule = History(strategy), Rule(2)
     late: dict[SplitId, int] = dict.fromkeys(range(3), 0)
     for n in range(30):
         splits = [split for split in late if together or rng.random() < 0.7]
@@ -219,7 +219,7 @@ def test_what_native_spark_would_have_dropped_is_counted_whole_where_no_row_of_a
     """A replay: the clock of one of 400 devices jumps a year ahead, and native Spark drops all rows of the others."""
     second_us, bound_us, rng = 1_000_000, 10_000_000, random.Random(seed)
     history = History(PLAIN.for_bounded_out_of_orderness("10 seconds"))
-    rule = NativeRule()
+    rule = Rule(2)
     dropped = ahead = 0
     for n in range(10):
         lag_us = [rng.randrange(600) * second_us for _ in range(400)]
