@@ -75,20 +75,17 @@ class Verdict:
     def __init__(self, delays_us: tuple[int, ...]) -> None:
         self.delays_us = delays_us
         self.dropped = np.zeros((len(delays_us), 0), np.int64)
-        """Number of late rows, shape (delays, splits)."""
+        """Number of late rows, including rows that end before 1970, shape (delays, splits)."""
         self.needed_us = np.zeros(0, np.int64)
         """The largest delay at which a row of a split is late, shape (splits,); -1: no row is late."""
         self.kept_rows: dict[int, int] = {}
         """The largest number of rows in state at once, by delay, for the counted delays."""
-        self.before_epoch_rows = np.zeros(0, np.int64)
-        """Rows that end before 1970, late for any delay, shape (splits,)."""
 
     def grow(self, splits: int) -> None:
         more = splits - len(self.needed_us)
         if more > 0:
             self.dropped = np.pad(self.dropped, ((0, 0), (0, more)))
             self.needed_us = np.pad(self.needed_us, (0, more), constant_values=-1)
-            self.before_epoch_rows = np.pad(self.before_epoch_rows, (0, more))
 
     def judge(self, splits: Numbers, behind_us: Micros) -> None:
         """Take in rows by the distance of their end behind the judging watermark, before a delay is taken off."""
@@ -104,11 +101,6 @@ class Verdict:
     def keep(self, delays_us: Iterable[int], rows: Numbers) -> None:
         for delay_us, kept in zip(delays_us, rows.tolist(), strict=True):
             self.kept_rows[delay_us] = max(kept, self.kept_rows.get(delay_us, 0))
-
-    def dropped_at(self, delay_us: int) -> Numbers:
-        """Late rows of each split at one of the delays, including rows before 1970, shape (splits,)."""
-        dropped: Numbers = self.dropped[self.delays_us.index(delay_us)] + self.before_epoch_rows
-        return dropped
 
     @property
     def smallest_delay_us(self) -> int:
@@ -157,6 +149,7 @@ class Replay:
         self._samples, self._every = 0, 1
         self.names: list[str] = []
         self.rows, self.batches = 0, 0
+        self.before_epoch_rows = 0  # rows that end before 1970, late for any delay
         self.moments: list[Moment] = []
         self.discover(splits, empty)
 
@@ -237,8 +230,10 @@ class Replay:
 
     def _judge(self, splits: Numbers, ends_us: Micros, batch_of: Numbers, late_us: Micros) -> None:
         before_epoch = ends_us <= 0
+        early_rows = np.bincount(splits[before_epoch], minlength=len(self.names))
+        self.before_epoch_rows += int(early_rows.sum())
         for verdict, marks_us in zip((self.native, self.lowmark), late_us, strict=True):
-            verdict.before_epoch_rows += np.bincount(splits[before_epoch], minlength=len(self.names))
+            verdict.dropped += early_rows
             of_row = marks_us[batch_of]
             judged = ~before_epoch & (of_row > _NEVER_US)
             verdict.judge(splits[judged], of_row[judged] - ends_us[judged])

@@ -160,7 +160,7 @@ def report(
         lowmark=_outcomes(replay.lowmark, replay.names),
         smallest_delay_us=smallest_us,
         smallest_kept_rows=replay.native.kept_at(smallest_us),
-        before_epoch_rows=int(replay.native.before_epoch_rows.sum()),
+        before_epoch_rows=replay.before_epoch_rows,
         advice=advise({split.name: (split.profile, split.empty_for_us) for split in splits}, idle_timeout_us),
         notes=tuple(notes),
         moments=tuple(replay.moments),
@@ -169,8 +169,7 @@ def report(
 
 def _outcomes(verdict: Verdict, names: Sequence[str]) -> tuple[Outcome, ...]:
     made = []
-    for delay_us in verdict.delays_us:
-        dropped = verdict.dropped_at(delay_us).tolist()
+    for delay_us, dropped in zip(verdict.delays_us, verdict.dropped.tolist(), strict=True):
         splits = {name: rows for name, rows in zip(names, dropped, strict=True) if rows}
         made.append(Outcome(delay_us, sum(dropped), splits, verdict.kept_at(delay_us)))
     return tuple(made)

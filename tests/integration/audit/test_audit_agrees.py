@@ -73,7 +73,7 @@ def predicted(batches: list[Rows], delay_us: int) -> tuple[int, int]:
             np.zeros(len(batches), np.int64),
         )
     )
-    return int(replay.native.dropped_at(delay_us).sum()), int(replay.lowmark.dropped_at(delay_us).sum())
+    return int(replay.native.dropped.sum()), int(replay.lowmark.dropped.sum())
 
 
 def written(batches: list[Rows], folder: Path) -> Path:
