@@ -15,6 +15,7 @@ from lowmark.watermark import AllIdle, BoundedOutOfOrderness, WatermarkStrategy
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.events import BatchReported, Polled, SplitsDiscovered
 from lowmark.watermark.splits.tracker import SplitTracker
+from lowmark.watermark.state import Signal
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, us
@@ -95,11 +96,11 @@ def play(coalescer: Coalescer, steps: list[list[Any]]) -> list[int | str | None]
             case "wm" | "observe":
                 coalescer.report(split, MAX if value == "MAX" else us(value))
             case "idle":
-                coalescer.idle(split)
+                coalescer.signal(split, Signal.IDLE)
             case "pause":
-                coalescer.pause(split)
+                coalescer.signal(split, Signal.PAUSE)
             case "done":
-                coalescer.finish(split)
+                coalescer.signal(split, Signal.FINISH)
             case "now":
                 now_us = us(value)
             case _:
@@ -198,13 +199,13 @@ class Keyed:
             for index, idle in enumerate(self.idle):
                 coalescer.assign(index)
                 if idle:
-                    coalescer.idle(index)
+                    coalescer.signal(index, Signal.IDLE)
         return self.by_key[key]
 
     def step(self, op: str, index: int, wm: int | None, key: str | None) -> list[str]:
         self.idle[index] = op == "idle"
         for known in self.by_key.values():
-            (known.idle if op == "idle" else known.wake)(index)
+            known.signal(index, Signal.IDLE if op == "idle" else Signal.WAKE)
         if wm is not None:
             self.coalescer(key).report(index, us(wm))
         told = []

@@ -17,6 +17,7 @@ from lowmark.watermark import (
 )
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.idleness import Idleness
+from lowmark.watermark.state import Signal
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup
 
@@ -118,7 +119,7 @@ class Multiplexer:
             case "def" if wm is not None:
                 self.coalescer.report(output, us(wm))
             case "def_idle":
-                self.coalescer.idle(output)
+                self.coalescer.signal(output, Signal.IDLE)
             case "imm" if wm is not None:
                 before = self.coalescer.state(output), self.coalescer.watermark_us(output)
                 self.coalescer.report(output, us(wm))
@@ -126,7 +127,7 @@ class Multiplexer:
                 if changed:
                     self.combine()
             case "imm_idle":
-                if self.coalescer.idle(output):
+                if self.coalescer.signal(output, Signal.IDLE):
                     self.combine()
             case _:
                 raise AssertionError(f"no such step: {verb}")
@@ -319,9 +320,9 @@ def test_bug_03_a_finished_split_does_not_poison_the_largest_watermark_of_idle_o
     for split, wm in (("a", 99), ("b", 10), ("c", 7)):
         coalescer.assign(split)
         coalescer.report(split, us(wm))
-    coalescer.finish("a")
-    coalescer.idle("b")
-    coalescer.idle("c")
+    coalescer.signal("a", Signal.FINISH)
+    coalescer.signal("b", Signal.IDLE)
+    coalescer.signal("c", Signal.IDLE)
     coalescer.advance()
 
     assert us(10) == coalescer.low_us
@@ -343,9 +344,9 @@ def test_bug_04_a_stream_whose_splits_were_all_taken_away_caps_nobody() -> None:
 def test_bug_07_pausing_a_split_that_just_finished_is_no_error() -> None:
     coalescer = Coalescer()
     coalescer.assign("a")
-    coalescer.finish("a")
+    coalescer.signal("a", Signal.FINISH)
 
-    assert [coalescer.pause("a"), coalescer.resume("a")] == [False, False]
+    assert [coalescer.signal("a", Signal.PAUSE), coalescer.signal("a", Signal.RESUME)] == [False, False]
 
 
 def test_no_case_of_these_families_is_skipped() -> None:

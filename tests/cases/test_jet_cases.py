@@ -11,6 +11,7 @@ import pytest
 from lowmark.watermark import AllIdle, BoundedOutOfOrderness, WatermarkGenerator, WatermarkOutput
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.idleness import Idleness
+from lowmark.watermark.state import Signal
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family, us
@@ -51,11 +52,11 @@ def play(coalescer: Coalescer, case: Case) -> list[Emitted]:
             case "wm":
                 coalescer.report(split, us(wm))
             case "event":
-                coalescer.wake(split)
+                coalescer.signal(split, Signal.WAKE)
             case "idle":
-                coalescer.idle(split)
+                coalescer.signal(split, Signal.IDLE)
             case "done":
-                coalescer.finish(split)
+                coalescer.signal(split, Signal.FINISH)
         seen.append(emitted(coalescer))
     return seen
 
@@ -133,7 +134,7 @@ class Mapper:
                     self.idleness.heard(split, self.now_us)
         if self.idleness is not None:
             for quiet in self.idleness.quiet(self.now_us, {}):
-                self.coalescer.idle(quiet)
+                self.coalescer.signal(quiet, Signal.IDLE)
         became_idle = self.coalescer.all_idle and not self.was_idle
         self.was_idle = self.coalescer.all_idle
         low = emitted(self.coalescer)

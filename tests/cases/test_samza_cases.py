@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.idleness import Idleness
+from lowmark.watermark.state import Signal
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, us
@@ -41,7 +42,7 @@ class Partition:
 
     def advance(self, now_us: int) -> int | None:
         for task in () if self.idleness is None else self.idleness.quiet(now_us, {}):
-            self.coalescer.idle(task)
+            self.coalescer.signal(task, Signal.IDLE)
         self.coalescer.advance()
         check(self.coalescer)
         low_us = self.coalescer.low_us

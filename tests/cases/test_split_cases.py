@@ -9,7 +9,7 @@ import pytest
 from lowmark.watermark import AllIdle, SplitId, WatermarkStrategy
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.events import BatchReported, Polled, SplitsDiscovered
-from lowmark.watermark.state import IdleClock
+from lowmark.watermark.state import IdleClock, Signal
 
 from tests.cases import test_alignment_cases, test_flink_cases
 from tests.cases.deviations import DEVIATIONS
@@ -32,9 +32,9 @@ class Valve:
             case "wm" if wm is not None:
                 self.coalescer.report(split, us(wm))
             case "idle":
-                self.coalescer.idle(split)
+                self.coalescer.signal(split, Signal.IDLE)
             case "active":
-                self.coalescer.wake(split)
+                self.coalescer.signal(split, Signal.WAKE)
             case "remove":
                 self.coalescer.remove(split)
             case _:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from lowmark.watermark import AllIdle, SplitId, SplitState
 from lowmark.watermark.splits.coalescer import Coalescer
+from lowmark.watermark.state import Signal
 
 from tests.laws.strategies import LAWS, SPLITS, splits, watermarks_us
 from tests.watermark.splits.invariants import check
@@ -141,7 +142,7 @@ class CoalescerIsItsDefinition(RuleBasedStateMachine):
         }[signal]
         self.definition.state[split] = after
 
-        assert (before is not after) == getattr(self.coalescer, signal)(split)
+        assert (before is not after) == self.coalescer.signal(split, Signal(signal))
 
     @rule(split=numbers)
     def remove(self, split: int) -> None:

@@ -14,8 +14,6 @@ Flink's on the JVM.
 Rows. Each split has a row, 0 to n - 1 without holes, the same in every column. A row that takes no part in
 the minimum has the largest number in the column of watermarks, the identity of the minimum. That number is never
 read back, because a separate column says whether a row takes part.
-
-One file, because the columns, the known minimum and the counts by state must agree after every call.
 """
 
 from __future__ import annotations
@@ -222,26 +220,15 @@ class Coalescer:
         self._watermarks_us[rows] = watermarks_us
         self._found = False
 
-    # Each of these five returns whether the state changed.
-
-    def idle(self, split: SplitId) -> bool:
-        """Leave a quiet split out until it reports, unless it is paused."""
-        return self._signal(split, Signal.IDLE)
-
-    def wake(self, split: SplitId) -> bool:
-        """Let an idle split hold with its watermark again, because it has unread rows."""
-        return self._signal(split, Signal.WAKE)
-
-    def pause(self, split: SplitId) -> bool:
-        """Mark a split that alignment holds back: it takes part and cannot become idle."""
-        return self._signal(split, Signal.PAUSE)
-
-    def resume(self, split: SplitId) -> bool:
-        return self._signal(split, Signal.RESUME)
-
-    def finish(self, split: SplitId) -> bool:
-        """Leave a split out for good: its last row was processed."""
-        return self._signal(split, Signal.FINISH)
+    def signal(self, split: SplitId, signal: Signal) -> bool:
+        """Take a signal other than REPORT. Returns whether the state changed. Raises KeyError."""
+        row = self._row_of[split]
+        state = self._state[row]
+        after = next_state(state, signal, spoken=self._own_us(row) is not None)
+        if after is None or after is state:
+            return False
+        self._enter(row, after)
+        return True
 
     def remove(self, split: SplitId) -> bool:
         """Forget a split. Returns whether it was known. Nothing is published before ``advance``."""
@@ -381,15 +368,6 @@ class Coalescer:
         if self._aside_us[row] is None:
             self._aside_us[row] = watermark_us
         self._enter(row, after)
-
-    def _signal(self, split: SplitId, signal: Signal) -> bool:
-        row = self._row_of[split]
-        state = self._state[row]
-        after = next_state(state, signal, spoken=self._own_us(row) is not None)
-        if after is None or after is state:
-            return False
-        self._enter(row, after)
-        return True
 
     def _enter(self, row: int, state: SplitState) -> None:
         """Set the state, and change the columns as the state says."""

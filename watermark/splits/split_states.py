@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from lowmark.watermark.errors import InvalidSplitId
-from lowmark.watermark.state import SplitId, SplitState, split_order
+from lowmark.watermark.state import Signal, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
 
 from .by_hand import Mark, Marks
@@ -156,7 +156,7 @@ class SplitStates:
             self.lineage.speak(split)
             self._coalescer.report(split, watermark_us)
             self.timers.grace.forget(split)
-        elif news and self._coalescer.wake(split):  # without a usable event time: active at its old watermark
+        elif news and self._coalescer.signal(split, Signal.WAKE):  # without a usable time: active at its old watermark
             record.pending_since_us = changes.now_us
             self.timers.limit_grace(split)
         mark = self.by_hand.get(split)
@@ -164,11 +164,11 @@ class SplitStates:
             changes.material = True
             del self.by_hand[split]
         elif mark is not None:
-            self._coalescer.idle(split)
+            self._coalescer.signal(split, Signal.IDLE)
             self.timers.stop(split)
             return
         elif before is SplitState.IDLE and not news:
-            self._coalescer.idle(split)
+            self._coalescer.signal(split, Signal.IDLE)
             return
         if before is not SplitState.ACTIVE:
             self._note(split, before, why, changes)
@@ -209,7 +209,7 @@ class SplitStates:
         before, now_us = self.lineage.state(split), changes.now_us
         match event:
             case SplitsFinished():
-                changes.material |= self._coalescer.finish(split)
+                changes.material |= self._coalescer.signal(split, Signal.FINISH)
                 self.by_hand.pop(split, None)
                 self.timers.stop(split)
                 self._note(split, before, "every row of it was processed", changes)
@@ -218,7 +218,7 @@ class SplitStates:
                 self._pause(split, changes)
             case SplitsResumed():
                 self.records[split].held_back = False
-                if self._coalescer.resume(split):
+                if self._coalescer.signal(split, Signal.RESUME):
                     self.records[split].pending_since_us = now_us
                     self.timers.limit_grace(split)
                     self.timers.sign_of_life(now_us)
@@ -231,7 +231,7 @@ class SplitStates:
 
     def _pause(self, split: SplitId, changes: Changes) -> None:
         before = self.lineage.state(split)
-        if self._coalescer.pause(split):
+        if self._coalescer.signal(split, Signal.PAUSE):
             self.timers.pause(split, changes.now_us)
             self._note(split, before, "alignment holds it back", changes)
 
@@ -251,7 +251,7 @@ class SplitStates:
             return
         self.by_hand[split] = mark
         before = self.lineage.state(split)
-        self._coalescer.resume(split)  # alignment holds back only splits that take part
+        self._coalescer.signal(split, Signal.RESUME)  # alignment holds back only splits that take part
         self._leave_out(split, str(mark), changes, before)
         self.records[split].why = str(mark)  # also of a split that was idle before
         changes.material = True
@@ -311,13 +311,13 @@ class SplitStates:
 
     def _leave_out(self, split: SplitId, why: str, changes: Changes, before: SplitState | None = None) -> None:
         before = self.lineage.state(split) if before is None else before
-        self._coalescer.idle(split)
+        self._coalescer.signal(split, Signal.IDLE)
         self.timers.stop(split)
         self._note(split, before, why, changes)
 
     def _rejoin(self, split: SplitId, why: str, changes: Changes) -> None:
         """Wait for an idle split again, from now on."""
-        self._coalescer.wake(split)
+        self._coalescer.signal(split, Signal.WAKE)
         self.records[split].pending_since_us = changes.now_us
         self.timers.start(split, changes.now_us)
         self.timers.sign_of_life(changes.now_us)

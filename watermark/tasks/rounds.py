@@ -54,7 +54,7 @@ from typing import Any
 from lowmark.watermark.protocol import LeftOut, NotifyNewLowWatermark, ReplyLowWatermark, RetrieveLowWatermark
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.history import History
-from lowmark.watermark.state import SplitState
+from lowmark.watermark.state import Signal, SplitState
 
 from .silence import SourceSilence
 from .snapshot import Mark, nobody_keeps, to_json
@@ -274,7 +274,7 @@ class SourceRounds:
             answer.counted |= seen_us is None or low_us > seen_us  # rule 4, also for a task already left out
             self._coalescer.report(task_id, low_us)  # makes the task active
         elif answer.left_out is None:
-            self._coalescer.wake(task_id)
+            self._coalescer.signal(task_id, Signal.WAKE)
         self._place(task_id, answer)
         came_in = before in (SplitState.PENDING, SplitState.IDLE) and self.state(task_id) is SplitState.ACTIVE
         return self._behind(self.task_low_us(task_id)) if came_in and news else None
@@ -419,10 +419,10 @@ class SourceRounds:
         lows_us = {task_id: low_us for task_id in idle if (low_us := self.task_low_us(task_id)) is not None}
         if lows_us and (self.low_us is None or min(lows_us.values()) > self.low_us):
             for task_id in lows_us:
-                self._coalescer.wake(task_id)
+                self._coalescer.signal(task_id, Signal.WAKE)
             self._coalescer.advance()
             for task_id in lows_us:
-                self._coalescer.idle(task_id)
+                self._coalescer.signal(task_id, Signal.IDLE)
 
     def _wait_for_those_away(self, listened_us: int) -> None:
         """Add the time since the last round to the waiting for absent tasks; excuse tasks beyond their limit."""
@@ -453,7 +453,7 @@ class SourceRounds:
         if not answer.counted:
             answer.counted = True
             self._changed(task_id)
-            self._coalescer.wake(task_id)
+            self._coalescer.signal(task_id, Signal.WAKE)
 
     def _let_go(self, task_ids: set[str]) -> None:
         """Leave tasks out of the minimum; if the source is complete, forget those among them that are away."""
@@ -465,7 +465,7 @@ class SourceRounds:
             elif answer.counted:
                 answer.counted, answer.passed = False, answer.left_out is LeftOut.IDLE
                 self._changed(task_id)
-                self._coalescer.idle(task_id)
+                self._coalescer.signal(task_id, Signal.IDLE)
         self._leaving -= task_ids
 
     def _forget(self, task_id: str) -> None:
@@ -487,7 +487,7 @@ class SourceRounds:
         elif answer.counted:
             self._leaving.add(task_id)
         else:
-            self._coalescer.idle(task_id)  # undoes that old news woke the task in the coalescer
+            self._coalescer.signal(task_id, Signal.IDLE)  # undoes that old news woke the task in the coalescer
 
     def _behind(self, low_us: int | None) -> int | None:
         if low_us is None or self.low_us is None or low_us >= self.low_us:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from lowmark.watermark import AllIdle, InvalidWatermark, SplitState
 from lowmark.watermark.splits.coalescer import Coalescer
+from lowmark.watermark.state import Signal
 
 from tests.watermark.splits.invariants import check
 
@@ -57,7 +58,7 @@ def test_a_report_below_the_splits_own_watermark_is_ignored_and_counted() -> Non
 
 def test_a_lower_report_still_ends_idleness() -> None:
     coalescer = coalescer_of(a=30, b=40)
-    coalescer.idle("a")
+    coalescer.signal("a", Signal.IDLE)
     coalescer.advance()
     coalescer.report("a", 10)
 
@@ -67,7 +68,7 @@ def test_a_lower_report_still_ends_idleness() -> None:
 
 def test_a_split_that_returns_below_the_low_watermark_holds_it_and_does_not_pull_it_back() -> None:
     coalescer = coalescer_of(a=30, b=40)
-    coalescer.idle("a")
+    coalescer.signal("a", Signal.IDLE)
     coalescer.advance()
     coalescer.report("a", 35)
 
@@ -80,46 +81,54 @@ def test_a_split_that_returns_below_the_low_watermark_holds_it_and_does_not_pull
 def test_a_paused_split_takes_part_and_cannot_become_idle() -> None:
     coalescer = coalescer_of(a=30, b=40)
 
-    assert [coalescer.pause("a"), coalescer.pause("a"), coalescer.idle("a")] == [True, False, False]
+    assert [
+        coalescer.signal("a", Signal.PAUSE),
+        coalescer.signal("a", Signal.PAUSE),
+        coalescer.signal("a", Signal.IDLE),
+    ] == [True, False, False]
     assert (coalescer.advance(), coalescer.holder) == (30, "a")
     coalescer.report("a", 35)
     assert SplitState.PAUSED is coalescer.state("a")
-    assert [coalescer.resume("a"), coalescer.resume("a"), coalescer.idle("a")] == [True, False, True]
+    assert [
+        coalescer.signal("a", Signal.RESUME),
+        coalescer.signal("a", Signal.RESUME),
+        coalescer.signal("a", Signal.IDLE),
+    ] == [True, False, True]
 
 
 def test_a_paused_split_that_never_spoke_holds_as_a_pending_one_does() -> None:
     coalescer = coalescer_of(a=None, b=40)
-    coalescer.pause("a")
+    coalescer.signal("a", Signal.PAUSE)
 
     assert (coalescer.advance(), coalescer.holder) == (None, "a")
-    coalescer.resume("a")
+    coalescer.signal("a", Signal.RESUME)
     assert SplitState.PENDING is coalescer.state("a")
-    coalescer.pause("a")
+    coalescer.signal("a", Signal.PAUSE)
     coalescer.report("a", 10)
     assert (coalescer.advance(), coalescer.holder) == (10, "a")
 
 
 def test_an_idle_split_is_not_paused() -> None:
     coalescer = coalescer_of(a=30)
-    coalescer.idle("a")
+    coalescer.signal("a", Signal.IDLE)
 
-    assert (coalescer.pause("a"), coalescer.state("a")) == (False, SplitState.IDLE)
+    assert (coalescer.signal("a", Signal.PAUSE), coalescer.state("a")) == (False, SplitState.IDLE)
 
 
 def test_an_idle_split_that_wakes_holds_with_what_it_has() -> None:
     coalescer = coalescer_of(a=30, b=40, c=None)
-    coalescer.idle("a")
-    coalescer.idle("c")
+    coalescer.signal("a", Signal.IDLE)
+    coalescer.signal("c", Signal.IDLE)
 
-    assert (coalescer.wake("a"), coalescer.state("a")) == (True, SplitState.ACTIVE)
-    assert (coalescer.wake("c"), coalescer.state("c")) == (True, SplitState.PENDING)
+    assert (coalescer.signal("a", Signal.WAKE), coalescer.state("a")) == (True, SplitState.ACTIVE)
+    assert (coalescer.signal("c", Signal.WAKE), coalescer.state("c")) == (True, SplitState.PENDING)
     assert coalescer.advance() is None
 
 
 def test_a_finished_split_leaves_for_good() -> None:
     coalescer = coalescer_of(a=30, b=40)
 
-    assert [coalescer.finish("a"), coalescer.finish("a")] == [True, False]
+    assert [coalescer.signal("a", Signal.FINISH), coalescer.signal("a", Signal.FINISH)] == [True, False]
     assert (coalescer.advance(), coalescer.holder) == (40, "b")
     with pytest.raises(ValueError, match="split 'a' reported after it finished"):
         coalescer.report("a", 99)
@@ -140,9 +149,9 @@ def test_an_unknown_split_is_refused() -> None:
 def test_when_all_are_idle_the_policy_decides(policy: AllIdle) -> None:
     coalescer = coalescer_of(policy, a=2_000, b=5_000, c=9_000)
     coalescer.advance()
-    coalescer.finish("c")
-    coalescer.idle("b")
-    coalescer.idle("a")
+    coalescer.signal("c", Signal.FINISH)
+    coalescer.signal("b", Signal.IDLE)
+    coalescer.signal("a", Signal.IDLE)
 
     expected = {AllIdle.HOLD: None, AllIdle.MAX: 5_000, AllIdle.ADVANCE: 7_000}[policy]
     assert coalescer.all_idle
@@ -152,17 +161,17 @@ def test_when_all_are_idle_the_policy_decides(policy: AllIdle) -> None:
 
 def test_without_the_time_processing_time_holds() -> None:
     coalescer = coalescer_of(AllIdle.ADVANCE, a=0)
-    coalescer.idle("a")
+    coalescer.signal("a", Signal.IDLE)
 
     assert coalescer.advance() is None
 
 
 def test_the_largest_idle_watermark_outlives_no_split() -> None:
     coalescer = coalescer_of(AllIdle.MAX, a=1, b=2, c=3)
-    coalescer.idle("c")
+    coalescer.signal("c", Signal.IDLE)
     coalescer.remove("c")
-    coalescer.idle("a")
-    coalescer.idle("b")
+    coalescer.signal("a", Signal.IDLE)
+    coalescer.signal("b", Signal.IDLE)
 
     assert (coalescer.advance(), coalescer.holder) == (2, None)
 
@@ -281,7 +290,7 @@ def test_arrays_and_single_reports_agree_whatever_comes_between_them(seed: int) 
                 order, added = [*order, added], added + 1
             case 4:
                 quiet, signal = rng.choice(bulk.splits), rng.choice(("idle", "pause", "resume", "wake"))
-                assert getattr(bulk, signal)(quiet) == getattr(single, signal)(quiet)
+                assert bulk.signal(quiet, Signal(signal)) == single.signal(quiet, Signal(signal))
         watermarks_us = [step + rng.randrange(-3, 4) for _ in order]
         together, alone = list[tuple[int, int]](), list[tuple[int, int]]()
         for split, watermark_us in zip(order, watermarks_us, strict=True):
@@ -367,7 +376,7 @@ def test_a_watermark_beyond_64_bits_is_refused_and_nothing_is_applied(watermark_
 def test_the_largest_number_is_a_watermark_too() -> None:
     """Internally, rows that take no part hold the largest number."""
     coalescer = coalescer_of(a=1, b=2**63 - 1, c=2**63 - 1)
-    coalescer.idle("a")
+    coalescer.signal("a", Signal.IDLE)
 
     assert (coalescer.advance(), coalescer.holder) == (2**63 - 1, "b")
     assert coalescer.watermark_us("a") == 1
@@ -403,7 +412,7 @@ def test_a_split_costs_at_most_200_bytes_beside_its_id() -> None:
         coalescer.advance()
         bytes_active = tracemalloc.get_traced_memory()[0]
         for name in names:
-            coalescer.idle(name)
+            coalescer.signal(name, Signal.IDLE)
         bytes_idle = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
@@ -458,7 +467,7 @@ def test_a_silent_split_is_the_slowest() -> None:
 def test_the_percentile_is_latched() -> None:
     coalescer = percentile_of(75.0, [1, 20, 30, 40])
     coalescer.advance()
-    coalescer.idle(3)  # with three, no split may be passed
+    coalescer.signal(3, Signal.IDLE)  # with three, no split may be passed
 
     assert (coalescer.holder, coalescer.stripped, coalescer.advance(), coalescer.low_us) == (0, frozenset(), None, 20)
     for split, watermark_us in enumerate((10, 35, 36, 50)):
@@ -471,10 +480,10 @@ def test_the_percentile_is_latched() -> None:
 
 def test_below_the_quorum_an_idle_split_counts_with_what_it_has() -> None:
     coalescer = numbered(4, 1, 2, 3, 4, quorum=0.75)
-    coalescer.idle(0)
+    coalescer.signal(0, Signal.IDLE)
     assert (coalescer.advance(), coalescer.holder) == (2, 1)
 
-    coalescer.idle(1)
+    coalescer.signal(1, Signal.IDLE)
     assert (coalescer.advance(), coalescer.holder) == (None, 0)
     coalescer.report(0, 9)
     assert (coalescer.advance(), coalescer.holder) == (3, 2)
@@ -483,24 +492,24 @@ def test_below_the_quorum_an_idle_split_counts_with_what_it_has() -> None:
 def test_below_the_quorum_an_idle_split_that_never_spoke_holds() -> None:
     coalescer = numbered(2, quorum=1)
     coalescer.report(0, 5)
-    coalescer.idle(1)
+    coalescer.signal(1, Signal.IDLE)
 
     assert (coalescer.advance(), coalescer.holder, coalescer.pending) == (None, 1, frozenset())
-    coalescer.finish(1)
+    coalescer.signal(1, Signal.FINISH)
     assert (coalescer.advance(), coalescer.holder) == (5, 0)
 
 
 def test_the_percentile_is_of_all_that_count() -> None:
     coalescer = numbered(4, 1, 2, 3, 4, quorum=1, percentile=75.0)
-    coalescer.idle(3)
+    coalescer.signal(3, Signal.IDLE)
 
     assert (coalescer.advance(), coalescer.holder, coalescer.stripped) == (2, 1, frozenset({0}))
 
 
 def test_finished_splits_are_no_part_of_the_quorum() -> None:
     coalescer = numbered(4, 1, 2, 3, 4, quorum=0.5)
-    coalescer.idle(0)
-    coalescer.finish(2)
-    coalescer.finish(3)
+    coalescer.signal(0, Signal.IDLE)
+    coalescer.signal(2, Signal.FINISH)
+    coalescer.signal(3, Signal.FINISH)
 
     assert (coalescer.advance(), coalescer.holder) == (2, 1)

@@ -20,6 +20,7 @@ from lowmark.watermark.splits.events import (
     Tick,
 )
 from lowmark.watermark.splits.lineage import Lineage
+from lowmark.watermark.state import Signal
 
 from tests.watermark.splits.history import BY_TIME, PLAIN, START_US, History, at, batch
 
@@ -174,7 +175,7 @@ def test_a_child_that_is_idle_is_not_waited_for() -> None:
     lineage.reshard(("p",), ("c",))
     lineage.settle()
     seen = [(set(lineage.pending), lineage.states[SplitState.PENDING], lineage.states[SplitState.IDLE])]
-    coalescer.idle("c")
+    coalescer.signal("c", Signal.IDLE)
     seen.append((set(lineage.pending), lineage.states[SplitState.PENDING], lineage.states[SplitState.IDLE]))
 
     assert seen == [({"c"}, 1, 0), (set(), 0, 1)]
