@@ -15,16 +15,16 @@ from .profile import SplitProfile
 SHARE = 0.9999
 """The share of the rows that the advised bound waits for."""
 
-_SECOND_US = 1_000_000
-_STEPS = {"second": (1, 2, 3, 5, 10, 12, 15, 20, 30, 45), "minute": (1, 2, 3, 5, 10, 15, 20, 30, 45)}
-_HOURS = (1, 2, 3, 6, 12)
-_DAYS = (1, 2, 3, 5, 7, 10, 14, 30, 60, 90, 180, 365, 1_000, 10_000)
-_ROUND = sorted(
-    [(count * _SECOND_US, f"{count} second") for count in _STEPS["second"]]
-    + [(count * 60 * _SECOND_US, f"{count} minute") for count in _STEPS["minute"]]
-    + [(count * 3_600 * _SECOND_US, f"{count} hour") for count in _HOURS]
-    + [(count * 86_400 * _SECOND_US, f"{count} day") for count in _DAYS]
-)
+_ROUND = [  # growing
+    (count * unit_us, f"{count} {unit}")
+    for unit, unit_us, counts in (
+        ("second", 1_000_000, (1, 2, 3, 5, 10, 12, 15, 20, 30, 45)),
+        ("minute", 60_000_000, (1, 2, 3, 5, 10, 15, 20, 30, 45)),
+        ("hour", 3_600_000_000, (1, 2, 3, 6, 12)),
+        ("day", 86_400_000_000, (1, 2, 3, 5, 7, 10, 14, 30, 60, 90, 180, 365, 1_000, 10_000)),
+    )
+    for count in counts
+]
 _NAMES_SHOWN = 3
 _LONGEST_NAME = 60
 
