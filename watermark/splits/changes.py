@@ -11,21 +11,12 @@ from .events import SplitReturnedLate
 
 @dataclass(slots=True)
 class Changes:
-    """The changes that one event made so far.
-
-    >>> changes = Changes(now_us=7)
-    >>> changes.began("a", SplitState.ACTIVE); changes.began("a", SplitState.IDLE)    # the first state counts
-    >>> changes.before
-    {'a': <SplitState.ACTIVE: 'active'>}
-    """
+    """The changes that one event made so far."""
 
     now_us: int
-    before: dict[SplitId, SplitState] = field(default_factory=dict)
+    before: dict[SplitId, SplitState] = field(default_factory=dict)  # the first state of each split that changed
     late: list[SplitReturnedLate] = field(default_factory=list)
     material: bool = False  # whether the snapshot changed in a way that a restart must know
-
-    def began(self, split: SplitId, state: SplitState) -> None:
-        self.before.setdefault(split, state)
 
     def returned(self, split: SplitId, own_us: int | None, low_us: int | None, rows: int | None) -> None:
         """Note that a split came in with a watermark ``own_us``, if that is below the low watermark ``low_us``."""

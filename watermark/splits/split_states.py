@@ -19,7 +19,7 @@ from .coalescer import Coalescer
 from .events import (
     BatchPlanned,
     BatchReported,
-    SplitReturnedLate,
+    Effect,
     SplitsFinished,
     SplitsMarkedActive,
     SplitsMarkedIdle,
@@ -92,15 +92,15 @@ class SplitStates:
         steady = self.lineage.state(split) is SplitState.ACTIVE and self.timers.idle.counts_from(split, heard_us)
         return self.lineage.watermark_us(split) if steady else None
 
-    def told(self, changes: Changes) -> list[SplitStateChanged | SplitReturnedLate]:
+    def told(self, changes: Changes) -> list[Effect]:
         """The effects of an event's changes: changes of state, then late returns, both sorted by split."""
-        effects: list[SplitStateChanged | SplitReturnedLate] = []
+        effects: list[Effect] = []
         for split in sorted(changes.before, key=split_order):
             before, after = changes.before[split], self.lineage.state(split)
             if after is not before:
                 effects.append(SplitStateChanged(split, before, after, self.records[split].why))
-        effects.extend(sorted(changes.late, key=lambda late: split_order(late.split)))
-        return effects
+        late = sorted(changes.late, key=lambda each: split_order(each.split))
+        return [*effects, *late]
 
     def spend(self, now_us: int) -> None:
         """Add up the time that splits spent in their states, before an event changes the states."""
@@ -329,7 +329,7 @@ class SplitStates:
 
     def _note(self, split: SplitId, before: SplitState, why: str, changes: Changes) -> None:
         if self.lineage.state(split) is not before:
-            changes.began(split, before)
+            changes.before.setdefault(split, before)
             self.records[split].why = why
 
     def _check_ids(self, new: Iterable[SplitId]) -> None:

@@ -133,7 +133,7 @@ class SplitWatermarks:
             self._low.moved_at_us = now_us
         self._states.settle(changes)
         self._reports.tally.returned_late += len(changes.late)
-        effects: list[Effect] = [*self._states.told(changes)]
+        effects = self._states.told(changes)
         read_until_us, held = self._reports.read_until_us, self._states.lost is not None
         risen_us = self._low.follow(changes, changed=bool(effects), read_until_us=read_until_us, held=held)
         if risen_us is not None:
