@@ -97,25 +97,25 @@ class LatenessHistogram:
     1
     """
 
-    __slots__ = ("_counts", "largest_us", "rows")
+    __slots__ = ("_counts", "largest_us")
 
     def __init__(self) -> None:
         self._counts = np.zeros(0, np.int64)  # as long as the highest bucket in use
-        self.rows = 0
         self.largest_us = 0
 
     def add(self, values_us: Micros) -> None:
         """Count rows; a negative lateness counts as none. O(n)."""
         if not len(values_us):
             return
-        self._add(np.bincount(buckets_of(values_us)), len(values_us), int(values_us.max()))
+        self._add(np.bincount(buckets_of(values_us)), int(values_us.max()))
 
     def quantile_us(self, share: float) -> int:
         """A lateness that at least this share of the rows, 0 to 1, does not exceed; 0 without rows."""
-        if not self.rows:
+        if not len(self._counts):
             return 0
-        needed = min(self.rows, int(np.ceil(self.rows * share - 1e-9)))
-        bucket = int(np.searchsorted(np.cumsum(self._counts), max(1, needed)))
+        up_to = np.cumsum(self._counts)
+        needed = max(1, int(np.ceil(up_to[-1] * share - 1e-9)))
+        bucket = int(np.searchsorted(up_to, needed))
         return min(int(upper_edges(np.array([bucket]))[0]), self.largest_us)
 
     def rows_above(self, bound_us: int) -> int:
@@ -124,11 +124,10 @@ class LatenessHistogram:
         return int(self._counts[bucket + 1 :].sum())
 
     def merge(self, other: LatenessHistogram) -> None:
-        self._add(other._counts, other.rows, other.largest_us)
+        self._add(other._counts, other.largest_us)
 
-    def _add(self, counts: npt.NDArray[np.int64], rows: int, largest_us: int) -> None:
+    def _add(self, counts: npt.NDArray[np.int64], largest_us: int) -> None:
         if len(counts) > len(self._counts):
             self._counts = np.pad(self._counts, (0, len(counts) - len(self._counts)))
         self._counts[: len(counts)] += counts
-        self.rows += rows
         self.largest_us = max(self.largest_us, largest_us)
