@@ -77,7 +77,7 @@ _COUNTS = len(COUNTERS) + len(STATES) + len(GAP_BOUNDS_SECONDS) + 2  # growing n
 
 @dataclass
 class _Past:
-    """The remains of a query's ended runs. What is not added up is of the run that ended last."""
+    """The remains of a query's ended runs. Values that are not added up are those of the run that ended last."""
 
     counts: list[float] = field(default_factory=lambda: [0.0] * _COUNTS)  # as in `_counts`
     # By name, as in `SPLIT_COUNTERS`. A split that comes back later begins anew: a restart for Prometheus, rightly.

@@ -1,4 +1,4 @@
-"""Dataclasses on a wire: one codec for all, a table that gives the form of each, and the methods that take them.
+"""Dataclasses on a wire: a codec, a table with the form of each class, and the methods of both wires.
 
 A message is a map of its fields, in msgpack, with the tag of its class under ``type`` if the table gives it one. The
 reader checks the values against the types of the fields, and an unknown field is an error. A field with its default

@@ -45,7 +45,7 @@ class Rule:
         return self._marks[1]
 
     def settle(self, pauses: int) -> None:
-        """Replay a number of triggers that find no row: each moves all watermarks on but the one that judges rows."""
+        """Replay a number of triggers that find no row: each moves on every watermark but ``late``."""
         for _ in range(min(pauses, len(self._marks) - 2)):
             self._marks[1:] = [*self._marks[2:], self._marks[-1]]
 
