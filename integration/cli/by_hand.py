@@ -117,12 +117,13 @@ def _at_service(stream: str, connect: str | None, say: Callable[[Client], list[S
     """
     from lowmark.integration.transport.driver_rpc import Client
 
-    services, _ = ask(stream, connect, limit=0)
+    services, _ = ask(stream, connect, limit=0, ended=True)
     if not services:
         raise ByHandRefused(
             stream, "a coordinator knows it, and no service here has it", "call it on the machine of its driver."
         )
-    addresses = [address for address, _ in services]
+    running = [each for each in services if any(not run["run"]["ended"] for run in each[1].streams)]
+    addresses = [address for address, _ in running or services[:1]]  # a service without a query refuses with a hint
     if len(addresses) > 1:
         fact = f"{len(addresses)} services have a stream of that name: {', '.join(addresses)}"
         raise ByHandRefused(stream, fact, "pass --connect with one of them.")

@@ -137,6 +137,8 @@ def test_what_cannot_be_marked_is_refused_in_words(service: LowWatermarkService,
     wait_until(lambda: service.statuses() == [], "the end of the query")
     with pytest.raises(ByHandRefused, match="no query runs on it"):
         service.mark_idle("orders", "b/5")
+    code, _, error = call("idle", "orders", "b/5", "--until-it-speaks", "--connect", service.address)
+    assert (code, "no query runs on it. Hint: start the query first" in error) == (2, True)
 
 
 @pytest.mark.parametrize("path", ["mark", "lowmark.v1.Driver/Mark", "api/mark", "set", "lowmark.v1.Driver/Set"])
