@@ -375,9 +375,8 @@ class KafkaClient:
 
 def _kafka_error(failed: Any) -> Any:
     """Return the KafkaError in an exception of confluent_kafka; else what was given."""
-    return (
-        failed.args[0] if isinstance(failed, Exception) and hasattr(next(iter(failed.args), None), "code") else failed
-    )
+    first = failed.args[0] if isinstance(failed, Exception) and failed.args else None
+    return first if hasattr(first, "code") else failed
 
 
 def matches(pattern: str, topic: str) -> bool:
