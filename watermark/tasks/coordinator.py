@@ -14,6 +14,10 @@ Rule 4: any message may be lost or come twice. In every interval the question is
         answered; a renewed lease that shows a missed notification is answered with that notification; an announcement
         has the whole cap.
 
+A task without splits is left out, hears every notification, and emits the published low watermark. If the task gets a
+split later, rows of the split join at or above the low watermark, or are late by definition; late returns are counted
+and told (``TaskReturnedLate``).
+
 Source: FLINK-4576 (rounds), FLIP-182 (groups), MillWheel section 7.2 (the authority and its sequencers).
 """
 
