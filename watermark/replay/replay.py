@@ -230,11 +230,12 @@ class Replay:
 
     def _judge(self, splits: Numbers, ends_us: Micros, batch_of: Numbers, late_us: Micros) -> None:
         before_epoch = ends_us <= 0
-        early_rows = int(np.count_nonzero(before_epoch))
-        self.before_epoch_rows += early_rows
+        if before_epoch.any():
+            early_rows = np.bincount(splits[before_epoch], minlength=len(self.names))
+            self.before_epoch_rows += int(early_rows.sum())
+            self.native.dropped += early_rows
+            self.lowmark.dropped += early_rows
         for verdict, marks_us in zip((self.native, self.lowmark), late_us, strict=True):
-            if early_rows:
-                verdict.dropped += np.bincount(splits[before_epoch], minlength=len(self.names))
             of_row = marks_us[batch_of]
             judged = ~before_epoch & (of_row > _NEVER_US)
             verdict.judge(splits[judged], of_row[judged] - ends_us[judged])
