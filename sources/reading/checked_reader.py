@@ -1,4 +1,7 @@
-"""Checks a split reader against its contract, in every thread. A breach is an error: reading on could lose rows."""
+"""Checks a split reader against its contract, in every thread. A breach is an error: reading on could lose rows.
+
+Rows belong to an added split, positions never go back and never pass the split's stop, and a split finishes once.
+"""
 
 from __future__ import annotations
 
