@@ -45,8 +45,8 @@ class History(Generic[Holder]):
         self._at_us.append(at_us)
         self._low_us.append(low_us)
         self._holders.append(holder)
-        old = self._old(at_us)
-        del self._at_us[:old], self._low_us[:old], self._holders[:old]
+        past = max(0, self._old(at_us) - 1)  # the newest entry before the span tells who held when the span began
+        del self._at_us[:past], self._low_us[:past], self._holders[:past]
 
     def thinned(self, now_us: int, most: int) -> tuple[tuple[int, int], ...]:
         """Up to ``most`` entries (when, low watermark) of the span that ends now, oldest first: evenly chosen, always

@@ -11,7 +11,7 @@ def test_an_hour_of_rises_is_kept_one_for_each_second_and_no_more() -> None:
     now_us = 2 * 3_600_000_000
     rises = history.thinned(now_us, 10_000)
 
-    assert len(rises) == len(history._holders) - 1 <= 3_600
+    assert len(rises) == len(history._holders) - 2 <= 3_600
     assert rises[0] == (now_us - 3_600_000_000 + 900_000, 36_009)
     assert rises[-1] == (now_us - 100_000, 71_999)
 
@@ -26,6 +26,15 @@ def test_a_rise_is_told_for_an_hour_and_who_holds_since_the_newest_one_at_any_ag
     assert [spell.holder for spell in history.held(SPAN_US + 1_000_001)] == ["b"]
     history.rose(2_000_000, 2, "b")
     assert history.held(5 * SPAN_US) == (Held("b", 1_000_000, 5 * SPAN_US),)
+
+
+def test_who_held_a_low_watermark_for_hours_is_told_when_it_rises_again() -> None:
+    history = History[str]()
+    history.rose(0, 0, "a")
+    history.rose(3 * SPAN_US, 1, "b")
+
+    assert history.held(3 * SPAN_US) == (Held("b", 3 * SPAN_US, 3 * SPAN_US), Held("a", 0, 3 * SPAN_US))
+    assert history.thinned(3 * SPAN_US, 10) == ((3 * SPAN_US, 1),)
 
 
 def test_spells_of_one_holder_are_one() -> None:
