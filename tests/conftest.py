@@ -24,6 +24,7 @@ from tests.servers.kafka import Broker, kafka_broker
 from tests.servers.kinesis import KINESIS_ACCESS, Kinesis, kinesis_server
 from tests.servers.local import jars, require_binary, require_jars, require_java, wait_until
 from tests.servers.pravega import Pravega, pravega_server
+from tests.servers.python_forks import python_forks
 from tests.sparks import WITHOUT_CHECKSUMS, WITHOUT_CODEGEN
 
 if TYPE_CHECKING:
@@ -154,9 +155,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         **WITHOUT_CHECKSUMS,
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
     }
-    session = SparkSession.builder.master("local[2]").appName("lowmark-tests").config(map=settings).getOrCreate()
-    yield session
-    session.stop()
+    with python_forks(folder) as program:
+        with pytest.MonkeyPatch.context() as patch:  # the session keeps its Python, other sessions have none of it
+            patch.setenv("PYSPARK_PYTHON", str(program))
+            builder = SparkSession.builder.master("local[2]").appName("lowmark-tests")
+            session = builder.config(map=settings).getOrCreate()
+        yield session
+        session.stop()
 
 
 @pytest.fixture(autouse=True)

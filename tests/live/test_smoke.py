@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.servers import class_archive
 from tests.servers.kafka import Broker, Record, kafka_broker
 from tests.servers.local import http_get, wait_until
 from tests.servers.prometheus import prometheus_server
+from tests.servers.python_forks import python_forks
 
 pytestmark = pytest.mark.live
 
@@ -90,3 +92,29 @@ def test_the_jvms_of_the_tests_take_sparks_classes_from_the_archive(tmp_path: Pa
     environment = {**os.environ, "SPARK_HOME": str(class_archive.home()), "SPARK_SUBMIT_OPTS": options}
     subprocess.run([program, "--version"], env=environment, capture_output=True, check=True, timeout=60)
     assert log.read_text().count("shared objects file (top)") > 500
+
+
+@pytest.mark.parametrize("module", ["find_spark_home", "no_such_module"])
+def test_a_forked_python_has_environment_output_and_exit_code_of_a_started_one(tmp_path: Path, module: str) -> None:
+    with python_forks(tmp_path) as program:
+        started, forked = (
+            subprocess.run(
+                [python, "-m", f"pyspark.{module}"], env={**os.environ, "SPARK_HOME": "at home"},
+                capture_output=True, check=False, text=True, timeout=60,
+            )
+            for python in (sys.executable, program)
+        )  # fmt: skip
+
+    assert (forked.returncode, forked.stdout) == (started.returncode, started.stdout)
+    assert forked.stdout.strip() == ("at home" if module == "find_spark_home" else "")
+    assert f"No module named pyspark.{module}" in forked.stderr or forked.returncode == 0
+
+
+def test_a_fork_ends_with_the_process_that_asked_for_it(tmp_path: Path) -> None:
+    with python_forks(tmp_path) as program:
+        command = [str(program), "-m", "pyspark.daemon", "pyspark.worker"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asked:
+            assert asked.stdout is not None
+            assert len(asked.stdout.read(4)) == 4, "Spark's daemon says its port"
+            asked.kill()
+            assert asked.stdout.read() == b"", "the fork holds the pipe until it ends"
