@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
 
+from lowmark.integration.errors import ServiceStopped
 from lowmark.integration.process.clock import monotonic_us
 from lowmark.integration.process.loop import LoopTimes
 from lowmark.integration.run_status import GAP_BOUNDS_SECONDS, RunStatus
@@ -155,9 +156,10 @@ class StreamCollector(Collector):
         try:
             runs = self._runs.run_statuses(without=self._added, seconds=seconds, limit=_SPLITS_ASKED)
             families = self._families(runs)
-        except Exception:
+        except Exception as failed:
             self._errors += 1
-            if not self._failing:  # once, not per scrape
+            # Once, not per scrape, and not of a service that was stopped, because no fault is to be found.
+            if not self._failing and not isinstance(failed, ServiceStopped):
                 log.exception("metrics of streams are missing until the service can be asked again")
             self._failing = True
             return None

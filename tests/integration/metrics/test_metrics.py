@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.errors import MetricsUnavailable
+from lowmark.integration.errors import MetricsUnavailable, ServiceStopped
 from lowmark.integration.metrics import collector as metrics
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.metrics.endpoint import MetricsServer
@@ -118,15 +118,16 @@ class FakeService:
 
     runs: list[FakeRun] = field(default_factory=list)
     asked: int = 0
-    broken: bool = False
+    fault: Exception | None = None
     limits: set[int | None] = field(default_factory=set)
 
     def run_statuses(
         self, *, without: Container[str] = (), seconds: float = 60.0, limit: int | None = None
     ) -> list[RunStatus]:
         self.asked += 1
-        if self.broken:
-            raise TimeoutError(f"the loop is busy, tried for {seconds:g} seconds")
+        del seconds
+        if self.fault is not None:
+            raise self.fault
         self.limits.add(limit)
         return [run.status(limit) for run in self.runs if run.token not in without]
 
@@ -766,11 +767,14 @@ def test_a_query_that_runs_again_keeps_its_past_however_many_others_end() -> Non
 # --- failed collections ---
 
 
-def test_a_failed_collection_gives_no_old_values_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("fault", "told"), [(TimeoutError("the loop is busy"), 1), (ServiceStopped("status"), 0)])
+def test_a_failed_collection_gives_no_old_values_and_is_counted(
+    caplog: pytest.LogCaptureFixture, fault: Exception, told: int
+) -> None:
     service = FakeService([two_splits()])
     seen = Scraper(StreamCollector(service))
     assert seen.one("lowmark_collect_errors_total") == 0
-    service.broken = True
+    service.fault = fault
     with caplog.at_level(logging.ERROR, "lowmark"):
         assert seen.one("lowmark_collect_errors_total") == 1
         names = {name for name, _ in seen.samples()}
@@ -780,8 +784,8 @@ def test_a_failed_collection_gives_no_old_values_and_is_counted(caplog: pytest.L
         "lowmark_collect_errors_total",
     }
     assert len(names) == 3 + 5  # a loop that does not answer still has its busy time
-    assert len(caplog.records) == 1  # once for both
-    service.broken = False
+    assert len(caplog.records) == told, "a fault is told once for both, and a service that was stopped has none"
+    service.fault = None
     assert seen.one("lowmark_collect_errors_total") == 2
     assert seen.one("lowmark_rows_total") == 1
 
