@@ -25,7 +25,7 @@ from tests.servers.kinesis import KINESIS_ACCESS, Kinesis, kinesis_server
 from tests.servers.local import jars, require_binary, require_jars, require_java, wait_until
 from tests.servers.pravega import Pravega, pravega_server
 from tests.servers.python_forks import python_forks
-from tests.sparks import WITHOUT_CHECKSUMS, WITHOUT_CODEGEN
+from tests.sparks import WITHOUT_CHECKSUMS, WITHOUT_CODEGEN, YOUNG_OBJECTS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -135,6 +135,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             f"-Dderby.system.home={folder / 'derby'}",
             "-Duser.timezone=UTC",
             SHORT_LIVED_JVM,
+            YOUNG_OBJECTS,
         ]
     )
     settings: dict[str, bool | float | int | str | None] = {
