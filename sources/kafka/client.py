@@ -30,15 +30,15 @@ Positions = tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exc
 """Offsets, None if no record has that timestamp or a later one, or if the partition does not exist; and the errors of
 partitions that did not answer in time."""
 
-REQUEST_SECONDS = 10.0
-"""How long one request may take before it is sent again; a reachable broker answers within milliseconds."""
+REQUEST_SECONDS = 3.0
+"""How long one request may take before a new client sends it again. A request waits for a broker that died, while its
+partitions have new leaders within seconds. The time grows up to `LONGEST_REQUEST_SECONDS` while brokers are slow."""
+LONGEST_REQUEST_SECONDS = 10.0
 GREETING_SECONDS = 2.0
 """How long a new client may take to hear of the cluster, after an earlier client has failed. Without this, a question
 asked while no broker can be reached would wait until its time is over, even if a broker comes back."""
 FIRST_ANSWER_SECONDS = 5.0
 """An address that refuses or cannot be found for this long, and never answered, is wrong."""
-FIRST_REQUEST_SECONDS = 3.0
-"""How long one request may take before the first answer of any broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class KafkaClient:
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._settings, self._now_seconds, self._wait = settings, now_seconds, wait
-        self._reached, self._greet = reached, False
+        self._reached, self._greet, self._request_limit_seconds = reached, False, REQUEST_SECONDS
         self._patience_seconds = settings.give_up_after_seconds if patience_seconds is None else patience_seconds
         self._admin: AdminClient | None = None
         # The options are for consumers; an admin client warns of options without meaning for it.
@@ -298,8 +298,7 @@ class KafkaClient:
     ) -> tuple[dict[Any, AnswerT | None], dict[Any, Exception]]:
         from confluent_kafka import KafkaException
 
-        answers: dict[Any, AnswerT | None] = {}
-        failed: dict[Any, Exception] = {}
+        answers, failed, began_seconds = dict[Any, AnswerT | None](), dict[Any, Exception](), self._now_seconds()
         for key, future in ask(seconds).items():
             try:
                 answers[key] = future.result(seconds + 1.0)
@@ -312,6 +311,12 @@ class KafkaClient:
                 failed[key] = error
         self._poll()
         self._reached = self._reached or bool(answers)
+        limit_seconds, took_seconds = self._request_limit_seconds, self._now_seconds() - began_seconds
+        if took_seconds < seconds:  # the limit falls slowly, because other questions may take longer than this one
+            limit_seconds = max(2 * took_seconds, 0.9 * limit_seconds)
+        elif failed:
+            limit_seconds *= 2
+        self._request_limit_seconds = min(LONGEST_REQUEST_SECONDS, max(REQUEST_SECONDS, limit_seconds))
         return answers, failed
 
     def _renew(self) -> None:
@@ -338,7 +343,7 @@ class KafkaClient:
         return None
 
     def _request_seconds(self, left_seconds: float) -> float:
-        return min(REQUEST_SECONDS if self._reached else FIRST_REQUEST_SECONDS, max(0.5, left_seconds))
+        return min(self._request_limit_seconds if self._reached else REQUEST_SECONDS, max(0.5, left_seconds))
 
     def _patience(self, action: str) -> Patience:
         system = f"Kafka at {self._settings.place}"

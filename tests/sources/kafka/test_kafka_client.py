@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ class Answers:
     def __init__(self, failures: int, code: int, unreached: int = 0) -> None:
         self.failures, self.code, self.asked, self.polled = failures, code, 0, 0
         self.greeted, self.unreached = 0, unreached
+        self.limits_seconds = list[float]()
 
     def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
         from concurrent.futures import Future
-        from types import SimpleNamespace
 
         self.asked += 1
+        self.limits_seconds.append(request_timeout)
         answer: Future[Any] = Future()
         if self.asked <= self.failures:
             answer.set_exception(KafkaException(KafkaError(self.code)))
@@ -79,11 +81,38 @@ def test_a_broker_that_is_away_is_asked_again_after_growing_pauses_each_time_by_
     assert (admin.polled, client.made) == (8, 8)
 
 
+def test_a_request_waits_seconds_for_a_broker_that_died_and_longer_for_brokers_that_are_slow() -> None:
+    class Slow(Answers):
+        takes_seconds = 5.0
+
+        def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
+            self.failures = self.asked + (self.takes_seconds > request_timeout)
+            answer = super().describe_topics(topics, request_timeout)["orders"]
+
+            def result(_seconds: float) -> Any:
+                client.now += min(self.takes_seconds, request_timeout)
+                return answer.result(0)
+
+            return {"orders": SimpleNamespace(result=result)}
+
+    client = Asking(admin := Slow(0, KafkaError._TIMED_OUT))
+    client.topics(["orders"])
+    client.topics(["orders"])
+    admin.takes_seconds = 100.0
+    with pytest.raises(KafkaUnavailable):
+        client.topics(["orders"])
+    admin.takes_seconds = 0.0
+    for _ in range(20):
+        client.topics(["orders"])
+
+    assert admin.limits_seconds[:3] == [3.0, 6.0, 10.0]
+    assert max(admin.limits_seconds) == 10.0, "however long it was in vain"
+    assert admin.limits_seconds[-1] == 3.0, "after quick answers"
+
+
 def test_topics_are_listed_again_by_a_new_client_until_a_broker_answers() -> None:
     class Lists(Answers):
         def list_topics(self, timeout: float) -> Any:
-            from types import SimpleNamespace
-
             self.asked += 1
             if self.asked <= self.failures:
                 raise KafkaException(KafkaError(self.code))
