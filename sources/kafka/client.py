@@ -275,9 +275,10 @@ class KafkaClient:
         if left is not None and not left:
             return answers, {}
         while True:
-            unreached = self._greeting()
+            greeted, unreached = self._greet, self._greeting()
             if unreached is None:
-                found, failed = self._wait_for(ask, self._request_seconds(patience.left_seconds), absent)
+                seconds = self._request_seconds(patience.left_seconds)
+                found, failed = self._wait_for(ask, seconds, absent, greeted=greeted)
                 answers |= found
                 if left is not None:
                     left.difference_update(found)
@@ -294,7 +295,7 @@ class KafkaClient:
             self._pause_or_give_up(action, error, patience)
 
     def _wait_for(
-        self, ask: Callable[[float], Mapping[Any, Future[AnswerT]]], seconds: float, absent: set[int]
+        self, ask: Callable[[float], Mapping[Any, Future[AnswerT]]], seconds: float, absent: set[int], *, greeted: bool
     ) -> tuple[dict[Any, AnswerT | None], dict[Any, Exception]]:
         from confluent_kafka import KafkaException
 
@@ -302,19 +303,17 @@ class KafkaClient:
         for key, future in ask(seconds).items():
             try:
                 answers[key] = future.result(seconds + 1.0)
-            except KafkaException as error:
-                if error.args[0].code() in absent:
+            except (KafkaException, FuturesTimeout) as error:
+                if isinstance(error, KafkaException) and error.args[0].code() in absent:
                     answers[key] = None
                 else:
                     failed[key] = error
-            except FuturesTimeout as error:
-                failed[key] = error
         self._poll()
         self._reached = self._reached or bool(answers)
         limit_seconds, took_seconds = self._request_limit_seconds, self._now_seconds() - began_seconds
         if took_seconds < seconds:  # the limit falls slowly, because other questions may take longer than this one
             limit_seconds = max(2 * took_seconds, 0.9 * limit_seconds)
-        elif failed:
+        elif failed and greeted:  # a broker answered just before, so the brokers are slow and not away
             limit_seconds *= 2
         self._request_limit_seconds = min(LONGEST_REQUEST_SECONDS, max(REQUEST_SECONDS, limit_seconds))
         return answers, failed

@@ -105,7 +105,7 @@ def test_a_request_waits_seconds_for_a_broker_that_died_and_longer_for_brokers_t
     for _ in range(20):
         client.topics(["orders"])
 
-    assert admin.limits_seconds[:3] == [3.0, 6.0, 10.0]
+    assert admin.limits_seconds[:4] == pytest.approx([3.0, 3.0, 6.0, 10.0]), "the first may have met a broker that died"
     assert max(admin.limits_seconds) == 10.0, "however long it was in vain"
     assert admin.limits_seconds[-1] == 3.0, "after quick answers"
 
