@@ -157,7 +157,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
     }
     with python_forks(folder) as program:
-        with pytest.MonkeyPatch.context() as patch:  # the session keeps its Python, other sessions have none of it
+        with pytest.MonkeyPatch.context() as patch:  # other sessions start Python as users do
             patch.setenv("PYSPARK_PYTHON", str(program))
             builder = SparkSession.builder.master("local[2]").appName("lowmark-tests")
             session = builder.config(map=settings).getOrCreate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -112,6 +113,8 @@ def test_a_forked_python_has_environment_output_and_exit_code_of_a_started_one(t
 
 def test_a_fork_ends_with_the_process_that_asked_for_it(tmp_path: Path) -> None:
     with python_forks(tmp_path) as program:
+        with socket.socket(socket.AF_UNIX) as died:  # before it could say what it wants
+            died.connect(str(tmp_path / "forks"))
         command = [str(program), "-m", "pyspark.daemon", "pyspark.worker"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asked:
             assert asked.stdout is not None

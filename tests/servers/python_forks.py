@@ -1,8 +1,8 @@
 """A program for `PYSPARK_PYTHON` that forks Spark's Python processes, because importing is most of their cost.
 
-Spark starts a process for each source of each query, and each imports the same modules, half a second of processor
-time. Here one process imports them and forks for each `python -m pyspark...`, as Spark's own daemon does for the
-workers of tasks. All other calls start Python.
+Spark starts a process for each source of each query, and each process imports the same modules, half a second of
+processor time. A process of the tests imports the modules once and forks for each `python -m pyspark...`, like Spark's
+daemon for the workers of tasks. All other calls of the program start Python.
 """
 
 from __future__ import annotations

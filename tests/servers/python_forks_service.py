@@ -44,7 +44,7 @@ def ask(path: str, arguments: list[str]) -> int:
 
 
 def serve(path: str) -> None:
-    """Import what Spark's Python processes import, then fork for each process that asks."""
+    """Import the modules once, then fork for each process that asks."""
     import gc
     import importlib
     import signal
@@ -56,27 +56,27 @@ def serve(path: str) -> None:
     with socket.create_server(path, family=socket.AF_UNIX, backlog=128) as server:
         while True:
             asking, _ = server.accept()
-            received, files, _, _ = socket.recv_fds(asking, 65_536, _FILES)
-            length = int.from_bytes(received[:_LENGTH_BYTES], "big")
-            given = received[_LENGTH_BYTES:]
-            while len(given) < length:
-                given += asking.recv(65_536)
             if os.fork() == 0:
-                server.close()
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                _run(asking, files, *json.loads(given))
-            for file in files:
-                os.close(file)
+                try:
+                    server.close()
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    _run(asking)
+                finally:
+                    os._exit(1)
             asking.close()
 
 
-def _run(asking: socket.socket, files: list[int], arguments: list[str], folder: str, environ: dict[str, str]) -> None:
+def _run(asking: socket.socket) -> None:
     """Be `python -m MODULE ARGUMENT...` in a fork, and end with the process that asked."""
     import runpy
     import signal
     import threading
     import traceback
 
+    received, files, _, _ = socket.recv_fds(asking, 65_536, _FILES)
+    length, begin = int.from_bytes(received[:_LENGTH_BYTES], "big"), received[_LENGTH_BYTES:]
+    with asking.makefile("rb") as rest:
+        arguments, folder, environ = json.loads(begin + rest.read(length - len(begin)))
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
