@@ -303,11 +303,13 @@ class KafkaClient:
         for key, future in ask(seconds).items():
             try:
                 answers[key] = future.result(seconds + 1.0)
-            except (KafkaException, FuturesTimeout) as error:
-                if isinstance(error, KafkaException) and error.args[0].code() in absent:
+            except KafkaException as error:
+                if error.args[0].code() in absent:
                     answers[key] = None
                 else:
                     failed[key] = error
+            except FuturesTimeout as error:
+                failed[key] = error
         self._poll()
         self._reached = self._reached or bool(answers)
         limit_seconds, took_seconds = self._request_limit_seconds, self._now_seconds() - began_seconds
