@@ -31,5 +31,7 @@ def python_forks(folder: Path) -> Iterator[Path]:
     program.chmod(0o700)
     forks = Process("python_forks_service", [sys.executable, service, str(path)], folder / "forks.log")
     forks.start(path.exists)
-    yield program
-    forks.stop()
+    try:
+        yield program
+    finally:
+        forks.stop()
