@@ -264,7 +264,7 @@ class Marking:
 
     def _first_kept(self, query: Query) -> Kept:
         """Write the file of a query that has none, and return its content."""
-        done, until_us = query.farewells.newest_commit(self.stream)
+        done, until_us = query.farewells.newest_commit()
         unsure = None
         if done is not None and until_us is not None:  # rows of before this marking
             now_us = time.time_ns() // 1_000

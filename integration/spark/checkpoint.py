@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from lowmark.integration.errors import CheckpointUnreadable, CheckpointUnwritable
+from lowmark.watermark.moment import least_us
 
 from . import completion
 from .checkpoint_store import CheckpointStore, all_planned, batches, is_elsewhere, local_path, local_store, open_store
@@ -79,13 +80,12 @@ class FarewellFiles:
     def write_done(self, name: str, text: str) -> None:
         self._store.write(f"lowmark/{name}", text)
 
-    def newest_commit(self, stream: str) -> tuple[int | None, int | None]:
-        """Return the newest committed batch, and until when the sink has everything of a stream, microseconds."""
+    def newest_commit(self) -> tuple[int | None, int | None]:
+        """Return the newest committed batch, and until when the sink has everything of all streams, microseconds."""
         committed = batches(self._store, "commits")
         if not committed:
             return None, None
-        found = completion.of_files(self._store)
-        return committed[0], next((each.until_us for each in found if each.stream == stream), None)
+        return committed[0], least_us(each.until_us for each in completion.of_files(self._store))
 
     def kafka_start(self, source: int) -> Mapping[str, Any] | None:
         """Return the first offset of a Kafka source, by its number: the progress of the first batch lacks it."""

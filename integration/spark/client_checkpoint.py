@@ -54,8 +54,8 @@ class ClientCheckpoint:
     def newest_entry(self) -> OffsetEntry | None:
         return None
 
-    def newest_commit(self, stream: str) -> tuple[int | None, int | None]:
-        raise _no_checkpoint(f'mark_done("{stream}")')
+    def newest_commit(self) -> tuple[int | None, int | None]:
+        raise _no_checkpoint("mark_done")
 
     def read_done(self, name: str) -> str | None:
         raise _no_checkpoint(name)

@@ -143,6 +143,24 @@ def test_a_jump_over_seven_hours_marks_each_that_has_rows_in_order(
     assert json.loads(json.dumps(marks.marks[2].to_json()))["empty_before"] == [name(2)]
 
 
+def test_an_hour_with_rows_of_two_streams_is_marked_when_the_slower_stream_has_passed_it(
+    service: LowWatermarkService, feed: Feed, tmp_path: Path, spark: SparkSession
+) -> None:
+    """A union has no state, so no watermark in force shows that the other stream is behind."""
+    other, marks = Feed(spark, tmp_path / "other"), Marks(tmp_path / "table")
+    returns = service.wrap(
+        other.df, name="returns", event_time="ts", split="split", strategy=STRATEGY, splits=["behind"]
+    )
+    rows = service.mark_done(wrapped(service, feed).unionByName(returns), name="orders", time="ts", call=marks)
+    query = write(rows, tmp_path)
+    for n, behind in ((0.5, 0.1), (1.5, 0.2), (1.6, 0.8), (1.7, 1.5)):
+        other.put(("behind", 1, hour(behind)))
+        put(feed, query, ("fast", 1, hour(n)), ("slow", 1, hour(n)))
+    marks.await_names(0)
+    assert marks.rows == [5], "rows that a reader sees at the mark"
+    assert service.rows_after_mark("orders") == {}
+
+
 def test_windows_are_marked_after_they_are_emitted(
     service: LowWatermarkService, feed: Feed, tmp_path: Path, spark: SparkSession
 ) -> None:

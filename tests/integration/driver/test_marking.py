@@ -33,7 +33,7 @@ def marking_of(act: Callable[[DonePartition], None], committed: tuple[int | None
     """A marking by the hour and its query, whose newest commit is of this batch, complete until this time."""
     marking = Marking("orders", "ts", HOUR_US, 0, "hour=%H", act)
     marking.metric = METRIC
-    files = SimpleNamespace(read_done=lambda _: None, write_done=lambda *_: None, newest_commit=lambda _: committed)
+    files = SimpleNamespace(read_done=lambda _: None, write_done=lambda *_: None, newest_commit=lambda: committed)
     files.checkpoint = "/checkpoint"
     query = SimpleNamespace(query_id="q", name="orders", farewells=files, observed=lambda: {marking.metric})
     return marking, query

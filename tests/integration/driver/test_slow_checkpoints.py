@@ -65,7 +65,7 @@ class Slow:
     def read_done(self, _: str) -> None:
         return self._answer("read_done", None)
 
-    def newest_commit(self, _: str) -> tuple[None, None]:
+    def newest_commit(self) -> tuple[None, None]:
         return self._answer("newest_commit", (None, None))
 
     def write_done(self, *_: str) -> None:

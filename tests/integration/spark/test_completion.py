@@ -122,17 +122,18 @@ def test_the_stream_that_is_furthest_behind_counts_unless_one_is_named(tmp_path:
         completion(written.folder, "order")
 
 
-def test_partitions_are_marked_by_what_the_sink_has_of_their_own_stream(tmp_path: Path) -> None:
+def test_partitions_are_marked_by_what_the_sink_has_of_every_stream(tmp_path: Path) -> None:
+    """The rows of a partition may be of each stream of the query."""
     written = Written(tmp_path / "cp")
-    written.plan(0, None)
-    lines = (written.folder / "offsets/0").read_text()
-    other = json.dumps(HeartbeatOffset("clicks", us(50), "token", 1).to_json())
-    (written.folder / "offsets/0").write_text(f"{lines}\n{other}")
-    written.commit(0)
     files = FarewellFiles(None, str(written.folder))  # type: ignore[arg-type]  # the store below needs no session
     vars(files)["_opened"] = LocalStore(written.folder)
-    assert files.newest_commit("clicks") == (0, us(50))
-    assert files.newest_commit("orders") == (0, None)
+    other = json.dumps(HeartbeatOffset("clicks", us(50), "token", 1).to_json())
+    for batch, (low, until_us) in enumerate([(None, None), (100, us(50))]):
+        written.plan(batch, low)
+        entry = written.folder / f"offsets/{batch}"
+        entry.write_text(f"{entry.read_text()}\n{other}")
+        written.commit(batch)
+        assert files.newest_commit() == (batch, until_us)
 
 
 def native(folder: Path) -> None:
