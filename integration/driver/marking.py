@@ -46,6 +46,7 @@ _STOP_SECONDS = 10.0
 _NAMES_SHOWN = 100
 _SKETCH_LG = 12
 _KEY = SplitKey(("partition",), ("bigint",))
+_ANOTHER = "wrap the source under another name for each table that is marked."
 
 
 def marking_of(
@@ -143,17 +144,20 @@ class Marking:
 
         Raises:
             CheckpointUnreadable: the file cannot be read; the query ends with this error before its first batch.
-            WrapRefused: the query writes the rows of an earlier marking of the stream.
+            WrapRefused: the query writes the rows of an earlier marking of the stream, or another query writes these.
         """
         observed = query.observed()
         if any(_stream_of(metric) == self.stream for metric in observed - {self.metric}):
             fact = "a later call of mark_done replaced the one of this query, so nothing would mark its partitions"
-            raise WrapRefused(self.stream, fact, "wrap the source under another name for each table that is marked.")
+            raise WrapRefused(self.stream, fact, _ANOTHER)
         if self.metric not in observed:
             return
         kept = None if self._has(query) else self._read(query)
         with self._changed:
             if kept is not None and not self._has(query):  # another call may have been faster
+                if self.running is not None:
+                    fact = f"query {self.running} writes the rows of this mark_done, and would be marked no more"
+                    raise WrapRefused(self.stream, fact, _ANOTHER)
                 self._named = called(query)
                 self._partitions = Partitions(self._width_us, self._delay_us, kept)
             self._query = query

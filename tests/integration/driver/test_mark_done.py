@@ -26,6 +26,7 @@ from lowmark.integration.errors import NotComplete, UnknownStream, WrapRefused
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.errors import InvalidTime
 from lowmark.watermark.moment import us_of
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -265,6 +266,22 @@ def test_mark_done_again_is_refused_while_its_query_runs_and_goes_on_when_it_has
     assert all(mark.has_rows for mark in marks.marks)
     service.release("orders")
     assert service.rows_after_mark("orders") == {}
+
+
+def test_a_second_query_on_marked_rows_is_refused_because_its_sink_would_mark_the_table_of_the_first(
+    service: LowWatermarkService, feed: Feed, tmp_path: Path
+) -> None:
+    marks = Marks(tmp_path / "first/table")
+    rows = service.mark_done(wrapped(service, feed), name="orders", time="ts", call=marks)
+    first = write(rows, tmp_path / "first")
+    put(feed, first, ("fast", 1, hour(0.5)), ("slow", 1, hour(0.5)))
+    second = write(rows, tmp_path / "second")
+    with pytest.raises(StreamingQueryException, match=r"query .* writes the rows of this mark_done, .*Hint: wrap the"):
+        second.processAllAvailable()
+    put(feed, first, ("fast", 1, hour(1.5)), ("slow", 1, hour(1.5)))
+    marks.await_names(0)
+    first.stop()
+    put(feed, write(rows, tmp_path / "second"), ("fast", 1, hour(2.5)), ("slow", 1, hour(2.5)))
 
 
 @contextmanager
