@@ -144,7 +144,8 @@ class Marking:
 
         Raises:
             CheckpointUnreadable: the file cannot be read; the query ends with this error before its first batch.
-            WrapRefused: the query writes the rows of an earlier marking of the stream, or another query writes these.
+            WrapRefused: the query writes the rows of an earlier marking of the stream, or another query writes these;
+                or the checkpoint has the marks of partitions of another length.
         """
         observed = query.observed()
         if any(_stream_of(metric) == self.stream for metric in observed - {self.metric}):
@@ -153,6 +154,11 @@ class Marking:
         if self.metric not in observed:
             return
         kept = None if self._has(query) else self._read(query)
+        if kept is not None and kept.width_us not in (None, self._width_us):
+            before, now = map(format_duration_us, (kept.width_us, self._width_us))
+            fact = f"mark_done has partitions of {now}, and the checkpoint has the marks of partitions of {before}"
+            hint = f"pass partition= as before; or remove lowmark/{self.file}, and mark what was open by hand."
+            raise WrapRefused(self.stream, fact, hint)
         with self._changed:
             if kept is not None and not self._has(query):  # another call may have been faster
                 if self.running is not None:
@@ -274,7 +280,8 @@ class Marking:
             now_us = time.time_ns() // 1_000
             unsure = (until_us - self._delay_us) // self._width_us, now_us // self._width_us
         # Without a time, nothing says how old the rows of before are, as after a crash that took their reports.
-        kept = Kept(-1 if done is None or until_us is None else done, until_us=until_us, unsure=unsure)
+        done = -1 if done is None or until_us is None else done
+        kept = Kept(done, until_us=until_us, unsure=unsure, width_us=self._width_us)
         query.farewells.write_done(self.file, msgspec.json.encode(kept).decode())
         return kept
 

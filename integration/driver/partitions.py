@@ -44,6 +44,7 @@ class Kept(msgspec.Struct, frozen=True):
     next: int | None = None  # every partition before it is marked or was passed over; None before the first mark
     until_us: int | None = None  # the sink was complete until this time after the batch; None: not known
     unsure: tuple[int, int] | None = None  # first and last partition whose rows are not known
+    width_us: int | None = None  # length of a partition, which the numbers count; None: an earlier lowmark wrote it
 
 
 _NOTHING = Kept(-1)
@@ -76,7 +77,7 @@ class Partitions:
     @property
     def kept(self) -> Kept:
         """The state to begin again from. O(n) in the open partitions."""
-        return Kept(self._batch_id, tuple(self._open), self._next, self.until_us, self._unsure)
+        return Kept(self._batch_id, tuple(self._open), self._next, self.until_us, self._unsure, self._width_us)
 
     def report(
         self, batch_id: int, rows: Mapping[int, int] | None, *, until_us: int | None, now_us: int

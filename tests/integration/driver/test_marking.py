@@ -118,6 +118,27 @@ def test_a_file_that_cannot_be_read_once_loses_no_mark() -> None:
     assert marked == [f"hour={hour:02}" for hour in (8, 9, 10, 11)]
 
 
+def test_partitions_of_another_length_are_refused_because_the_checkpoint_has_their_numbers() -> None:
+    """Hour 480,000 would be a day of the year 3284, so every day of now would count as marked already."""
+    written = list[str]()
+
+    def act(_: DonePartition) -> None: ...
+
+    hours, query = marking_of(act, (None, None))
+    query.farewells.write_done = lambda _, text: written.append(text)
+    hours.begin(query)
+    hours.take(batch(0, 480_000), query, until_us=480_001 * HOUR_US, had_rows=True)
+    hours.stop()
+    query.farewells.read_done = lambda _: written[-1]
+    days = Marking("orders", "ts", 24 * HOUR_US, 0, "dt=%F", act)
+    days.metric = METRIC
+    with pytest.raises(WrapRefused, match=r"has partitions of 1d, and .* of 1h. Hint: pass partition= as before; or"):
+        days.begin(query)
+    again, _ = marking_of(act, (None, None))
+    again.begin(query)
+    again.stop()
+
+
 @pytest.mark.parametrize("mark", ["fails", "stops the service", "ended with its thread"])
 def test_a_stop_waits_for_no_mark_that_will_not_be_made(monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
     stopped, is_tried = list[float](), threading.Event()
@@ -201,7 +222,7 @@ def test_a_store_that_is_slow_is_written_once_for_all_marks_of_meanwhile() -> No
     marking.stop()
     assert len(marked) == 200
     assert len(written) < 10
-    assert msgspec.json.decode(written[-1], type=Kept) == Kept(0, (), 200, 500 * HOUR_US)
+    assert msgspec.json.decode(written[-1], type=Kept) == Kept(0, (), 200, 500 * HOUR_US, width_us=HOUR_US)
 
 
 @pytest.mark.parametrize(
