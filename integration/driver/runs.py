@@ -42,7 +42,9 @@ class KeptRuns(Generic[Run]):
 
     def keep(self, run: Run) -> None:
         self._runs[run.token] = run
+        newest = {(each.stream.name, each.query): token for token, each in self._runs.items()}
         ended = [token for token, each in self._runs.items() if each.ended]
+        ended.sort(key=set(newest.values()).__contains__)  # a sink stays as the newest run of its query has left it
         for token in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
             del self._runs[token]
 

@@ -52,7 +52,7 @@ _LAGGARDS_SHOWN = 10
 _ENDED_KEPT = 100
 _SPLITS_ASKED = 1_000
 """Splits that a scrape asks for per query, those that need attention first, because the loop pays for each of them."""
-_TOKENS_KEPT = 1_000  # more than the number of runs that a service remembers
+_TOKENS_KEPT = 1_000  # more than the number of runs that a service remembers, the newest of each query left out
 # Less than Prometheus' own 10 seconds, because a busy loop must not look like a driver that is gone.
 _SNAPSHOT_SECONDS = 5.0
 
@@ -86,12 +86,13 @@ class _Past:
     losses: float = 0.0  # `data_losses` of the query's source
     failed: bool = False
     refused: bool = False
+    last: str | None = None  # token of the run that ended last
 
     def add(self, run: RunStatus) -> None:
         self.counts = _added(self.counts, _counts(run))
         self.splits = {name: self.split_counts(name, split) for name, split in run.status.splits.items()}
         self.losses += run.source_metrics.get(LOSSES, 0.0)
-        self.failed, self.refused = run.failed, run.refused
+        self.failed, self.refused, self.last = run.failed, run.refused, run.token
 
     def split_counts(self, name: str, split: SplitStatus) -> list[float]:
         """A split's counts over the ended runs and the current one."""
@@ -188,7 +189,8 @@ class StreamCollector(Collector):
     def _bury(self, run: RunStatus) -> None:
         labels = _labels(run)
         past = self._past.pop(labels, None) or _Past()
-        past.add(run)
+        if past.last != run.token:  # a service remembers the newest run of a query for longer than `_added`
+            past.add(run)
         self._past[labels] = past
         self._added[run.token] = None
         if len(self._added) > _TOKENS_KEPT:

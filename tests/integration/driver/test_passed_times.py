@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from lowmark.integration.driver import insist as insisting
-from lowmark.integration.driver import passing
+from lowmark.integration.driver import passing, runs
 from lowmark.integration.driver.audited import Audits
 from lowmark.integration.driver.passing import Passing, Wait
 from lowmark.integration.driver.standing import Standing
@@ -164,3 +164,19 @@ def test_a_query_of_a_dataframe_whose_name_another_has_now_does_not_count() -> N
     spark.begin(query)
     spark.commit(query, 9)
     assert spark.until_us() == 9
+
+
+def test_a_query_that_ended_counts_however_often_another_query_has_ended_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that runs one query each night and another each minute, both until nothing is new."""
+    monkeypatch.setattr(runs, "_ENDED_RUNS_KEPT", 2)
+    spark, nightly = Spark(), OfStream(run_id="r", query_id="nightly")
+    spark.begin(nightly)
+    spark.commit(nightly, 5)
+    spark.end(nightly, None)
+    for n in range(4):
+        often = OfStream(run_id=f"r{n}", query_id="often")
+        spark.begin(often)
+        spark.commit(often, 6 + n)
+        spark.end(often, None)
+        assert spark.until_us() == 5
+    assert set(spark.ends()) == {"r", "r2", "r3"}, "the newest, and as many that have ended"

@@ -617,6 +617,15 @@ def test_a_query_that_is_started_again_goes_on_counting() -> None:
     assert seen.one("lowmark_query_running") == 1
 
 
+def test_a_run_that_a_service_remembers_for_long_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_TOKENS_KEPT", 1)
+    (service := FakeService([two_splits()])).runs[0].ended = True
+    seen = Scraper(StreamCollector(service))
+    for n in range(3):
+        service.runs[1:] = [FakeRun(f"o{n}", query="often", ended=True)]
+        assert seen.one("lowmark_rows_total", query="q") == 1
+
+
 def test_losses_of_a_run_that_ended_before_a_scrape_are_seen_and_go_on_with_the_next_run() -> None:
     """A run with AvailableNow may be shorter than the time between two scrapes, and the loss is critical."""
     first = FakeRun("t1", source_metrics={"data_losses": 2, "discoveries": 3}, ended=True)
