@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from lowmark.integration.errors import AdoptionRefused
@@ -100,7 +101,7 @@ class AdoptionPlan:
                 f"{len(streams)} streams are named ({', '.join(streams)}), and it has {how_many(count)}",
                 "name the streams that the query wraps, each once.",
             )
-        numbered = " ".join(f"--stream {name}={n}" for n, name in enumerate(streams))
+        numbered = " ".join(f"--stream {shlex.quote(f'{name}={n}')}" for n, name in enumerate(streams))
         unsaid = [name for name, numbers in streams.items() if numbers is None]
         if unsaid and not (len(unsaid) == len(streams) and len(streams) == count):
             raise self._refused(

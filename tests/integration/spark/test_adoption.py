@@ -210,6 +210,7 @@ def test_named_sources_need_nothing(tmp_path: Path) -> None:
             "orders",
             r"it has 2 sources, and the sources of orders are not given. Hint: ",
         ),
+        ({"lines": ['{"a":1}', '{"b":1}']}, "eu's orders", r"such as --stream 'eu'\"'\"'s orders=0'; several are"),
         ({"lines": ['{"a":1}', '{"b":1}']}, {"a": [0], "b": [0]}, r"source 0 is of two streams"),
         ({"lines": ['{"a":1}', '{"b":1}']}, {"a": [2]}, r"the sources of a are 2, and it has 0 to 1"),
         ({"lines": ["1", "2", "3"]}, {"a": [0, 2]}, r"the sources of a are 0, 2, .*sources that follow each other"),
