@@ -59,7 +59,7 @@ class Reports:
         query = self._query_of(run, progress.run_id)
         progress = self._with_starts(run, progress, query)
         if run.run_id is None:
-            run.tie(progress.id, progress.run_id, progress.name)
+            self._runs.tie(run, progress.id, progress.run_id, progress.name)
             self._runs.could_not_begin.pop(run.stream.name, None)
         known = len(run.watermarks.splits)
         for index, offset in own:

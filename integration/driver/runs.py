@@ -94,6 +94,13 @@ class Runs(KeptRuns[StreamRun]):
         self.could_not_begin: dict[str, str] = {}  # by the name of the stream, why; until a query begins
         self._notify = notify
 
+    def tie(self, run: StreamRun, query_id: str, run_id: str, query_name: str | None) -> None:
+        """Tie a run to its query; the query's earlier runs go by its present name, under which others look for them."""
+        run.tie(query_id, run_id, query_name)
+        for each in self:
+            if each.query_id == query_id:
+                each.query_name = query_name
+
     def readers(self, name: str) -> tuple[str, ...]:
         """Names, or else ids, of the queries that read a stream now."""
         stream = self.streams.named(name)

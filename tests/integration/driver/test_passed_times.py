@@ -14,6 +14,7 @@ from lowmark.integration.driver import passing, runs
 from lowmark.integration.driver.audited import Audits
 from lowmark.integration.driver.passing import Passing, Wait
 from lowmark.integration.driver.standing import Standing
+from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 from lowmark.sources.worker import Worker
 from lowmark.watermark.moment import least_us
@@ -66,6 +67,11 @@ class OfStream(Query):
     def streams(self) -> list[str]:
         return [] if self.reads is None else [self.reads]
 
+    def stream_sources(self) -> dict[int, list[int]]:
+        return {}
+
+    def fault(self) -> None: ...
+
 
 class Spark:
     """Queries as Spark and their heartbeats tell of them to the desks of a service, which knows the stream "orders"."""
@@ -89,7 +95,10 @@ class Spark:
         assert run is not None
         run.tie(query.query_id, query.run_id, query.name)
         run.complete_until_us = until_us
-        batch: Any = SimpleNamespace(run_id=query.run_id, batch_id=0, progress=lambda: report_of(0, []))
+        self.take(query, report_of(0, []))
+
+    def take(self, query: OfStream, report: Progress) -> None:
+        batch: Any = SimpleNamespace(run_id=query.run_id, batch_id=report.batch_id, progress=lambda: report)
         self.desks.events.take_event("progress", batch)
 
     def end(self, query: OfStream, failure: str | None = "no disk") -> None:
@@ -180,3 +189,17 @@ def test_a_query_that_ended_counts_however_often_another_query_has_ended_since(m
         spark.end(often, None)
         assert spark.until_us() == 5
     assert set(spark.ends()) == {"r", "r2", "r3"}, "the newest, and as many that have ended"
+
+
+def test_a_query_that_has_another_name_since_it_failed_is_one_query() -> None:
+    """The earlier name would be shown as failed for ever, and nobody would hear of a time that it has not passed."""
+    spark, failed = Spark(), OfStream(run_id="r1", query_id="q1", name="first name")
+    spark.begin(failed)
+    spark.commit(failed, 5)
+    spark.end(failed)
+    again = OfStream(run_id="r2", query_id="q1")
+    spark.begin(again)
+    heartbeat = {"epoch": 1, "low_us": 9, "lowmark": "orders", "token": "r2", "state": "", "split": None}
+    spark.take(again, report_of(0, [{"endOffset": heartbeat}], id="q1", runId="r2", name="another name"))
+    assert spark.until_us() == 9
+    assert [run.query for run in spark.standing.shown(stream=None, ended=True, limit=0)] == ["another name"]
