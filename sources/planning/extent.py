@@ -77,8 +77,9 @@ class Extent(Generic[SplitT]):
         plan = plan_slices(self.planner, splits, limits, previous_time_us=self._previous_time_us)
         if plan.rows or limits.read_before_us is None or NoRowsReason.CAP not in plan.without_rows.values():
             return plan, None
+        held = [split for split in splits if plan.without_rows.get(split.split_id) is NoRowsReason.CAP]
         # Near the cap: then the found time and the cap differ by whole milliseconds, and compare exactly.
-        return plan, self._next_row(splits, limits, limits.read_before_us).wanted_us
+        return plan, self._next_row(held, limits, limits.read_before_us).wanted_us
 
     def unanswered(self, plan: SlicePlan, splits: Sequence[SplitT]) -> list[str]:
         """Return the splits without an answer in a plan that this run has to read further, although it ends."""

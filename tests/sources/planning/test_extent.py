@@ -1,15 +1,19 @@
-"""Extent closes the planner and the reader of its source."""
+"""Extent closes the planner and the reader of its source, and tells its group the next row that it may read."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from lowmark.sources import SourceReaderContext
+from lowmark.sources import SourceReaderContext, SourceSplit
 from lowmark.sources.planning.extent import Extent
 from lowmark.sources.planning.options import PlanOptions
+from lowmark.sources.planning.peer import Guidance
+from lowmark.watermark.moment import MILLISECOND_US
 
-from tests.sources.planning.test_batches import Induced, InducedReader
+from tests.sources.planning.test_batches import SECOND, Induced, InducedReader, Rows
+
+CAP = Guidance(read_before_us=200 * SECOND)
 
 
 @pytest.mark.parametrize("failing", ["start", "close"])
@@ -39,3 +43,26 @@ def test_a_reader_that_decides_and_fails_leaves_no_connection_open(failing: str)
         Extent(Failing(), "rows", PlanOptions(), [], None).close()
 
     assert closed == ["reader", "planner"]
+
+
+def next_us(extent: Extent[SourceSplit], *splits: SourceSplit, to_present: bool = False) -> int | None:
+    """Plan below the cap without a row, and return the event time that the group is told."""
+    plan, wanted_us = extent.plan(splits, CAP, checkpoint=1, max_rows=None, now_us=10**12, to_present=to_present)
+    assert plan.rows == 0
+    return wanted_us
+
+
+def test_a_group_is_told_no_row_that_waits_for_a_parent_because_the_parent_would_wait_for_ever() -> None:
+    extent = Extent(Rows(parent=[100, 500], child=[300]), "rows", PlanOptions(), [], None)
+    parent, child = SourceSplit(split_id="parent", start=1), SourceSplit(split_id="child", parents=("parent",))
+
+    assert next_us(extent, parent, child) == pytest.approx(500 * SECOND, abs=MILLISECOND_US)
+
+
+def test_a_group_is_told_no_row_behind_the_end_of_a_run_because_the_run_would_never_end() -> None:
+    source = Rows(a=[100], b=[100, 500])
+    extent, a, b = Extent(source, "rows", PlanOptions(), [], None), *(SourceSplit(split_id=n, start=1) for n in "ab")
+    assert next_us(extent, a, b, to_present=True) == pytest.approx(500 * SECOND, abs=MILLISECOND_US)
+    source.times["a"].append(110)
+
+    assert next_us(extent, a, b, to_present=True) == pytest.approx(500 * SECOND, abs=MILLISECOND_US)
