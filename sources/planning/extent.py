@@ -131,10 +131,11 @@ class Extent(Generic[SplitT]):
         found = self._next_row(splits, limits, near_us)
         if not found.searchable and not limits.observed_us:
             return plan_slices(self.planner, splits, limits, previous_time_us=None), None
+        names = frozenset(split.split_id for split in splits)
         if found.time_us is None:
-            limits = replace(limits, paused=frozenset(split.split_id for split in splits))
-        else:
-            limits = replace(limits, read_before_us=found.time_us)
+            limits = replace(limits, paused=names)
+        else:  # every split counts as read up to there, because a share of an unsearchable one would be read otherwise
+            limits = replace(limits, read_before_us=found.time_us, observed_us=dict.fromkeys(names, found.time_us))
         return plan_slices(self.planner, splits, limits, previous_time_us=self._previous_time_us), found.wanted_us
 
     def _next_row(self, splits: Sequence[SplitT], limits: SliceLimits, near_us: int) -> NextRow:

@@ -66,3 +66,13 @@ def test_a_group_is_told_no_row_behind_the_end_of_a_run_because_the_run_would_ne
     source.times["a"].append(110)
 
     assert next_us(extent, a, b, to_present=True) == pytest.approx(500 * SECOND, abs=MILLISECOND_US)
+
+
+def test_a_stream_that_its_group_holds_reads_no_row_of_a_split_with_a_wrong_clock() -> None:
+    source = Rows(a=[100], b=[10_000_000, *range(101, 200)])
+    extent = Extent(source, "rows", PlanOptions(future_guard_us=300 * SECOND), [], None)
+    splits = [SourceSplit(split_id=name) for name in "ab"]
+    hold, now_us = Guidance(hold=True), 1_000_000 * SECOND
+    plan, wanted_us = extent.plan(splits, hold, checkpoint=1, max_rows=50, now_us=now_us, to_present=False)
+
+    assert (plan.rows, wanted_us) == (0, pytest.approx(100 * SECOND, abs=MILLISECOND_US))
