@@ -39,6 +39,8 @@ _BLANK_BYTES = 4_096  # a file of blanks of this size at most counts as empty
 _JSON_BLOCK_BYTES = 16 << 20  # the largest size of an object
 QUOTED = csv.ParseOptions(newlines_in_values=True)
 """By default Arrow takes a line break in quotes for the end of a row where it cuts a file into blocks of a megabyte."""
+UNREADABLE = OSError, pa.ArrowException, UnicodeDecodeError
+"""The errors of an unreadable file; the last is of a column's name that is no UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class FileIndex:
 
 
 class FileFormat(ABC):
-    """Reads one kind of file. An unreadable file raises an error of Arrow's or an `OSError`."""
+    """Reads one kind of file. An unreadable file raises one of `UNREADABLE`."""
 
     @abstractmethod
     def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:

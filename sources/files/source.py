@@ -54,7 +54,7 @@ from lowmark.watermark.moment import us_of
 from pyarrow import fs
 
 from .errors import FileChanged, FileUnreadable, InvalidFileOption, NoSchema
-from .formats import FORMATS, TIME, FileIndex, spark_schema
+from .formats import FORMATS, TIME, UNREADABLE, FileIndex, spark_schema
 from .listing import FileListing, FileSplit, beginning, resolve_paths
 
 log = logging.getLogger("lowmark")
@@ -227,7 +227,7 @@ class FileSource(SimpleSource[FileSplit]):
             for rows, position in steps:
                 yield rows, position
                 reached = replace(split, start=position)
-        except (OSError, pa.ArrowException, FileChanged) as trouble:
+        except (*UNREADABLE, FileChanged) as trouble:
             self.settle(reached, "read the rows", trouble)
             if losses is not None:
                 losses.inc()
@@ -240,7 +240,7 @@ class FileSource(SimpleSource[FileSplit]):
             self._unchanged(split)
             filesystem, path = self.listing.filesystem, self.listing.path(split.split_id)
             return FORMATS[self._format].index(filesystem, path, split.size_bytes, self.schema, self.event_time)
-        except (OSError, pa.ArrowException, FileChanged) as trouble:
+        except (*UNREADABLE, FileChanged) as trouble:
             self.settle(split, "read the index", trouble)
             return None
 
@@ -281,7 +281,7 @@ class FileSource(SimpleSource[FileSplit]):
         path = self.listing.path(first.split_id)
         try:
             return spark_schema(FORMATS[self._format].schema(self.listing.filesystem, path), event_time=self.event_time)
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as cause:  # the last by a name that is no UTF-8
+        except UNREADABLE as cause:
             fact = f"it takes the columns from its first file, {path}, which cannot be read ({described(cause)})"
             raise NoSchema(repr(self), fact, "pass schema=, or take that file away.") from cause
 

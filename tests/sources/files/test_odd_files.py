@@ -57,6 +57,21 @@ def test_a_later_parquet_file_that_has_a_column_twice_is_named(tmp_path: Path, c
         read(source)
 
 
+def test_a_later_parquet_file_with_a_column_whose_name_is_no_utf_8_is_named_or_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "ab":
+        pq.write_table(pa.table({"id": [1], "größe": [2]}), tmp_path / f"{name}.parquet", store_schema=False)
+    path = tmp_path / "b.parquet"
+    path.write_bytes(path.read_bytes().replace("größe".encode(), "größe  ".encode("latin-1")))
+    schema = pa.schema({"id": pa.int64()})
+
+    with pytest.raises(FileUnreadable, match=rf"cannot read the index of file {path} .*UnicodeDecodeError"):
+        read(FileSource(str(tmp_path), schema=schema))
+    assert read(FileSource(str(tmp_path), schema=schema, on_unreadable="skip")) == [{"id": 1}]
+    assert f"cannot read the index of file {path}" in caplog.text
+
+
 @pytest.mark.parametrize("wrong", ["soon", "2026-11-20T25:00:00", "20/11/2026 10:00"])
 @pytest.mark.parametrize("event_time", ["ts", None])
 def test_a_text_that_is_no_time_is_told_as_it_stands_in_the_file(
