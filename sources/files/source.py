@@ -37,6 +37,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from numbers import Integral
+from posixpath import normpath, relpath
 from typing import Literal
 
 import numpy as np
@@ -406,22 +407,21 @@ def _key(split: FileSplit) -> tuple[str, int, int]:
 def _below(root: str, known: DiscoveredSplits[FileSplit]) -> DiscoveredSplits[FileSplit]:
     """The state with ids below another root, because a path was added or taken away; not for a folder that was moved.
 
-    Files outside of the new root are forgotten.
+    The id of a file outside of the root begins with "../", because its path may be added again.
     """
     now, before = beginning(root), beginning(known.root)
     if not (before.startswith(now) or now.startswith(before)):
         return known
 
-    files = {name: f"{before}{name}" for name in (*known.assigned, *(split.split_id for split in known.pending))}
-    there = {name: path.removeprefix(now) for name, path in files.items() if path.startswith(now)}
-    kept = [(there[name], stamp) for name, stamp in zip(known.assigned, known.stamps, strict=True) if name in there]
+    def below(name: str) -> str:
+        path = normpath(f"{before}{name}") if name.startswith("../") else f"{before}{name}"
+        return path.removeprefix(now) if path.startswith(now) else relpath(path, root)
+
+    pending = [replace(split, split_id=below(split.split_id)) for split in known.pending]
     return replace(
         known,
-        assigned=tuple(name for name, _ in kept),
-        stamps=tuple(stamp for _, stamp in kept),
-        pending=tuple(
-            replace(split, split_id=there[split.split_id]) for split in known.pending if split.split_id in there
-        ),
+        assigned=tuple(map(below, known.assigned)),
+        pending=tuple(split for split in pending if not split.split_id.startswith("../")),
     )
 
 

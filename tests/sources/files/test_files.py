@@ -896,6 +896,8 @@ def test_no_file_is_read_again_because_a_path_is_added_or_taken_away(tmp_path: P
     parquet(one / "new.parquet", table(0, 5))
     again = Enumerated(FileSource(str(one / "in"), recursive=True), both.enumerator.snapshot_state(2))
     assert again.found == []
+    back = Enumerated(FileSource([str(one), str(two)], recursive=True), again.enumerator.snapshot_state(3))
+    assert back.found == ["one/new.parquet"], "the files of a path that is added again were read before"
     one.rename(tmp_path / "moved")
     assert Enumerated(FileSource(str(tmp_path / "moved/in")), again.enumerator.snapshot_state(3)).found == []
 
@@ -916,6 +918,7 @@ def test_files_of_two_buckets_are_read_once() -> None:
     assert second.found == ["two/b.csv"]
     third = Enumerated(FileSource("one/in", format="csv", filesystem=buckets), second.enumerator.snapshot_state(2))
     assert third.found == []
+    assert Enumerated(both, third.enumerator.snapshot_state(3)).found == []
 
 
 def test_max_age_bounds_what_is_remembered(tmp_path: Path) -> None:
