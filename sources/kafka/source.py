@@ -156,6 +156,8 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
             )
         if "earliest" in _kinds(self._stop, fallbacks=False):
             raise InvalidKafkaOption("stop", "earliest", "latest, a timestamp or offsets", "nothing would be read.")
+        _check_read("start", self._start, self._subscriber)
+        _check_read("stop", self._stop, self._subscriber)
         self._go_on = goes_on(on_data_loss, InvalidKafkaOption)
         isolations = ("read_committed", "read_uncommitted")
         committed = one_of(isolation, "isolation", isolations, InvalidKafkaOption) == "read_committed"
@@ -268,6 +270,14 @@ def _some(option: str, given: list[Any]) -> frozenset[Any]:
     if not given or len(set(given)) < len(given):
         raise InvalidKafkaOption(option, repr(given), "at least one, each once", "say what to read.")
     return frozenset(given)
+
+
+def _check_read(option: str, position: KafkaOffsets | None, subscriber: Subscriber) -> None:
+    """Refuse a position of a partition that is not read, because it would have no effect."""
+    for (topic, number), _ in () if position is None else position.by_partition:
+        if not subscriber.wants(topic, number):
+            wanted = "positions of partitions that are read"
+            raise InvalidKafkaOption(option, f"one of {topic}/{number}", wanted, "read the topic, or leave it out.")
 
 
 def _kinds(position: KafkaOffsets | None, *, fallbacks: bool) -> set[str]:
