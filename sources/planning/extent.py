@@ -125,11 +125,12 @@ class Extent(Generic[SplitT]):
     def _look_ahead(self, splits: Sequence[SplitT], limits: SliceLimits) -> tuple[SlicePlan, int | None]:
         """Plan nothing, but tell where every split goes on, because other members wait for this source, too.
 
-        A source that cannot search by time has to read once to find out.
+        A split that cannot be searched by time has to be read until it is heard of, if no other split tells.
         """
         near_us = limits.now_us if self._previous_time_us is None else self._previous_time_us
         found = self._next_row(splits, limits, near_us)
-        if not found.searchable and not limits.observed_us:
+        if not found.searchable:
+            limits = replace(limits, paused=frozenset(limits.observed_us))
             return plan_slices(self.planner, splits, limits, previous_time_us=None), None
         names = frozenset(split.split_id for split in splits)
         if found.time_us is None:

@@ -71,8 +71,8 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
     else:
         low_us, high_us = near_us, near_us + step_us
         while not is_behind(min(high_us, until_us)):
-            if high_us >= until_us:
-                return NextRow(searchable=True)
+            if high_us >= until_us:  # a row of a bad clock is the first of each, and hides the rows behind it
+                return NextRow(searchable=False)
             step_us *= 2
             low_us, high_us = high_us, high_us + step_us
         high_us = min(high_us, until_us)

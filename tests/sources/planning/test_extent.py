@@ -76,3 +76,18 @@ def test_a_stream_that_its_group_holds_reads_no_row_of_a_split_with_a_wrong_cloc
     plan, wanted_us = extent.plan(splits, hold, checkpoint=1, max_rows=50, now_us=now_us, to_present=False)
 
     assert (plan.rows, wanted_us) == (0, pytest.approx(100 * SECOND, abs=MILLISECOND_US))
+
+
+def test_a_stream_that_its_group_holds_is_read_until_it_is_heard_of_if_rows_of_wrong_clocks_come_first() -> None:
+    source = Rows(a=[100], b=[*[10_000_000] * 5, *range(200, 300)])
+    extent = Extent(source, "rows", PlanOptions(future_guard_us=300 * SECOND), [], None)
+    read, observed_us = list[int](), {"a": 100 * SECOND}
+    while len(read) < 9:
+        splits = [SourceSplit(split_id="a", start=1), SourceSplit(split_id="b", start=sum(read))]
+        guidance, now_us = Guidance(hold=True, observed_us=observed_us), 1_000_000 * SECOND
+        plan, _ = extent.plan(splits, guidance, checkpoint=1, max_rows=3, now_us=now_us, to_present=False)
+        read.append(plan.rows)
+        if sum(read) > 5:
+            observed_us["b"] = 200 * SECOND
+
+    assert read == [3, 3, 0, 0, 0, 0, 0, 0, 0]
