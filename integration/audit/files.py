@@ -14,6 +14,7 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -445,7 +446,7 @@ def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.R
 
 def _lines(opened: Any) -> Iterator[list[bytes]]:
     """Pieces of some lines. Raises OSError: a line would not fit into memory."""
-    rest = b""
+    rest = opened.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
     while block := opened.read(_PIECE_BYTES):
         *lines, rest = (rest + block).split(b"\n")
         if len(rest) > _MOST_BYTES:

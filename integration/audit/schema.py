@@ -13,6 +13,7 @@ import io
 import json
 import struct
 from abc import ABC, abstractmethod
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ class Schema(ABC):
         Raises AuditImpossible, ExtraMissing.
         """
         try:
-            content = file.read_bytes()
+            content = file.read_bytes().removeprefix(BOM_UTF8)
         except OSError as failed:
             raise AuditImpossible(
                 f"--schema {str(file)!r:.200} cannot be read: {failed.strerror}", "check its name."

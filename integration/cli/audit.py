@@ -283,7 +283,7 @@ def _properties(given: list[str] | None, file: Path | None) -> dict[str, object]
     lines = list(given or ())
     if file is not None:
         try:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as failed:
             raise AuditImpossible(
                 f"--properties-file {str(file)!r:.200} cannot be read: {type(failed).__name__}", "check its name."

@@ -16,8 +16,9 @@ from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.page import page
+from lowmark.integration.audit.schema import Schema
 from lowmark.integration.audit.wanted import Wanted
-from lowmark.integration.cli.audit import _Watch
+from lowmark.integration.cli.audit import _properties, _Watch
 from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark.replay.report import AuditReport
 from pyarrow import csv, parquet
@@ -113,6 +114,23 @@ def test_an_empty_cell_is_null_as_in_spark(tmp_path: Path, empty: str) -> None:
     profiles = {split.name: split.profile for split in found.splits}
     assert {name: profile.rows for name, profile in profiles.items()} == {"a": 3, "null": 1, "NULL": 1}
     assert (profiles["a"].null_rows, profiles["a"].unreadable_rows) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json", "a.json.gz"])
+def test_a_byte_order_mark_costs_no_row(tmp_path: Path, name: str) -> None:
+    text = f"\ufeffat\n{START_S}\n{START_S + 1}\n" if name.endswith(".csv") else f"\ufeff{rows(2)}"
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    [split] = audited(tmp_path).splits
+    assert (split.profile.rows, split.profile.unreadable_rows) == (2, 0)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_property_and_of_a_schema(tmp_path: Path) -> None:
+    file = tmp_path / "kafka.properties"
+    file.write_text("\ufeffsecurity.protocol=SASL_SSL\n", encoding="utf-8")
+    assert _properties(None, file) == {"security.protocol": "SASL_SSL"}
+    avro = tmp_path / "order.avsc"
+    avro.write_text('\ufeff{"type": "record", "name": "order", "fields": []}', encoding="utf-8")
+    assert Schema.read(avro).values([b""], ("at",)) == [None]
 
 
 @pytest.mark.parametrize("split", [("partition",), ("p", "partition"), ("nope", "p")])
