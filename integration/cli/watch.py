@@ -28,7 +28,7 @@ def watch(shown: Callable[[int], Iterator[RenderableType]], *, limit: int | None
         limit: largest number of splits; None: as many as fit.
     """
     console = EscapingConsole()
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         raise typer.BadParameter(
             "--watch needs a terminal; for a script, ask `lowmark check` or `lowmark status --json`"
         )

@@ -450,6 +450,16 @@ def test_watching_needs_a_terminal() -> None:
     assert call("status", "--watch", "--json")[0] == 2
 
 
+def test_watching_needs_a_terminal_that_can_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal such as an editor's shell, rich would draw no picture, and say nothing."""
+    monkeypatch.setattr("lowmark.integration.cli.watch.Live", None)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes stdout for a terminal
+    monkeypatch.setenv("TERM", "dumb")
+    code, _, err = call("status", "--watch")
+    assert code == 2
+    assert "lowmark check" in " ".join(err.split())
+
+
 def test_what_goes_wrong_stands_in_the_picture_of_a_watch(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
