@@ -91,10 +91,11 @@ function show(state) {
   else connection("live", `live, ${clock(state.now_us)} UTC`);
   put($("services"), `${many(state.services.length, "service")}, ${many(state.runs.length, "query", "queries")}`);
   splits.take(state);
-  if (state.whole && state.selected !== null && !histories.has(state.selected)) {
-    histories.set(state.selected, state.rises.map(([at, low]) => ({ at, low, native: null, least: null, most: null })));
-  }
   const run = state.runs.find(({ id }) => id === state.selected);
+  if (state.whole && run !== undefined && !histories.has(run.id)) {
+    const by = state.now_us - clockOf(run, state);
+    histories.set(run.id, state.rises.map(([at, low]) => ({ at: at + by, low, native: null, least: null, most: null })));
+  }
   streams(state);
   queries(state);
   $("stream").hidden = run === undefined;
@@ -136,7 +137,13 @@ function judge(element, { verdict }) {
   element.dataset.kind = KINDS[verdict] ?? "plain";
 }
 
-function stream(run, { now_us: now }) {
+// The time by the clock of the service, which no step of a wall clock moves; what the service tells goes by it.
+function clockOf(run, { now_us: now }) {
+  return parsed(run.run.now) ?? now;
+}
+
+function stream(run, state) {
+  const now = clockOf(run, state);
   put($("stream-name"), run.shown);
   put($("stream-query"), run.query === null ? "" : `in query ${run.query}`);
   judge($("stream-verdict"), run);
@@ -157,7 +164,7 @@ function stream(run, { now_us: now }) {
   const notes = [over[run.verdict], ...set, ...clocks].filter(Boolean);
   put($("beside"), notes.join(" "));
   $("beside").hidden = notes.length === 0;
-  facts(run, now);
+  facts(run, state.now_us);
   splits.show(run, now);
   group(run);
   held(run);

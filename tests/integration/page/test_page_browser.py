@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import re
 import statistics
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -320,6 +322,33 @@ def test_a_split_with_late_reports_is_called_what_explain_calls_it(browser: Brow
             page.locator("#rows tr:not(.more) th button").nth(1).click()
             assert "since its query started" in text(page, "#rows tr.more")
             assert "In 1 batch it delivered rows at or below the watermark in force." in text(page, "#rows tr.more")
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("hours", [-3, 3])
+def test_ages_go_by_the_service_s_own_clock_when_the_wall_clock_was_set(browser: Browser, hours: int) -> None:
+    now_us = time.time_ns() // 1_000 - hours * 3_600 * SECOND_US
+    run = FakeRun("t1", now_us=now_us - 700 * SECOND_US)
+    run.report({"a": 100 * SECOND_US, "b": 100 * SECOND_US})
+    run.now_us = now_us
+    services = FakeServices({ADDRESS: [run]})
+
+    def look(request: StatusRequest, address: str | None) -> dict[str, StatusReply | str]:
+        answers = services(request, address)
+        [answer] = answers.values()
+        assert isinstance(answer, StatusReply)
+        for stream in answer.streams:
+            stream["run"]["now"] = datetime.fromtimestamp(run.now_us / 1e6, timezone.utc).isoformat()
+        return answers
+
+    server = PageServer(look)
+    try:
+        with opened(browser, server.address) as page:
+            shows(page, "#splits-count", "2")
+            assert "the low watermark has stood for 11m 40s" in text(page, "#holder-since")
+            assert page.locator("#rows .c-last").all_text_contents() == ["11m 40s", "11m 40s"]
+            assert re.match("Seen for 1[12]m", str(page.locator("#history-words").text_content()))
     finally:
         server.stop()
 
