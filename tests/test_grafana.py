@@ -333,6 +333,35 @@ def test_the_rules_are_valid_and_their_cases_pass(promtool_binary: Path, tmp_pat
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
+@pytest.mark.slow
+def test_rows_that_were_dropped_before_the_first_scrape_are_in_the_overview(
+    promtool_binary: Path, tmp_path: Path
+) -> None:
+    """For Prometheus, a counter that begins at 500 has not increased."""
+    [shown] = [panel for panel in panels(DASHBOARDS["overview"]) if panel["title"] == "Rows dropped in the time shown"]
+    [target] = shown["targets"]
+    values = {
+        "dropped long ago": "7x120",
+        "dropped before its first scrape": "_x90 500x30",
+        "dropped later": "0x90 4x30",
+        "dropped in a driver that is gone": "2x80 5x10",
+        "dropped by a run between two others": "_x70 40x3",
+    }
+    name = "lowmark_dropped_rows_total"
+    expression = target["expr"].replace("$__range", "1h").replace("$stream", ".*").replace("$query", ".*")
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": f'{name}{{stream="{each}"}}', "values": of} for each, of in values.items()],
+        "promql_expr_test": [
+            {"expr": f"round({expression})", "eval_time": "2h", "exp_samples": [{"labels": "{}", "value": 547}]}
+        ],
+    }
+    file = tmp_path / "overview_test.yml"
+    file.write_text(json.dumps({"evaluation_interval": "1m", "tests": [case]}))
+    tested = subprocess.run([promtool_binary, "test", "rules", file], capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
 # alert -> changes that make it fire wrongly; a case without an alert must notice each change.
 TOO_EAGER = {
     "LowmarkDown": [("== 0", ">= 0"), ("for: 2m", "for: 0m"), ('job="lowmark"', 'job=~".*"')],
