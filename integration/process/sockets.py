@@ -35,8 +35,16 @@ def folders() -> list[Path]:
     """The folders in which this user's sockets may lie, best first; they need not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     # /tmp is a candidate, too, because the temporary folder may have a path too long for a socket.
-    bases = [*([runtime] if runtime and _is_folder(runtime) else []), tempfile.gettempdir(), "/tmp", _home()]  # noqa: S108
+    bases = [*([runtime] if runtime and _is_folder(runtime) else []), _temporary(), "/tmp", _home()]  # noqa: S108
     return list(dict.fromkeys(Path(base) / f"lowmark-{os.getuid()}" for base in bases if Path(base).is_absolute()))
+
+
+def _temporary() -> str:
+    """The temporary folder, which may have sockets also where Python finds none to write into, as on a full disk."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return os.environ.get("TMPDIR", "")
 
 
 def _home() -> str:

@@ -169,6 +169,20 @@ def test_the_last_place_is_in_the_users_home_where_nobody_else_can_take_it(
     assert all(each.is_absolute() for each in sockets.folders())
 
 
+def test_a_service_is_found_although_no_folder_takes_a_file_as_on_a_full_disk(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.undo()
+    runtime.mkdir(mode=0o700)
+    with listening(f"unix:{runtime}/{os.getpid()}-0.sock"):
+        monkeypatch.setenv("TMPDIR", str(runtime.parent))
+        monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+        assert f"unix:{runtime}/{os.getpid()}-0.sock" in sockets.find_addresses()
+
+
 def test_a_path_too_long_for_a_socket_gives_way_to_a_shorter_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
