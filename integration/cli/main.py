@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -89,4 +90,6 @@ app.add_typer(
 def main() -> None:
     """The entry point `lowmark`."""
     sys.excepthook = show_traceback
+    if isinstance(sys.stdout, TextIOWrapper):  # else a name that its encoding lacks would end the command
+        sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="lowmark")

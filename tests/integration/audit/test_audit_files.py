@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from lowmark.watermark.replay.report import AuditReport
 from pyarrow import csv, parquet
 
 from tests.integration.audit.test_audit import call
+from tests.servers.local import LOWMARK
 
 START_S = 1_700_000_000
 
@@ -114,6 +116,20 @@ def test_an_empty_cell_is_null_as_in_spark(tmp_path: Path, empty: str) -> None:
     profiles = {split.name: split.profile for split in found.splits}
     assert {name: profile.rows for name, profile in profiles.items()} == {"a": 3, "null": 1, "NULL": 1}
     assert (profiles["a"].null_rows, profiles["a"].unreadable_rows) == (1, 1)
+
+
+@pytest.mark.slow  # starts a process
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_a_character_of_a_name_gets_an_escape(tmp_path: Path, encoding: str) -> None:
+    write(tmp_path, {"é日本🛒.json": rows(2)})
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+
+    def said(*options: str) -> str:
+        words = [*LOWMARK, "audit", "files", str(tmp_path), "--event-time", "at", *options]
+        return subprocess.run(words, capture_output=True, check=True, env=environment).stdout.decode(encoding)
+
+    assert f"{'é' if encoding == 'latin-1' else chr(92) + 'xe9'}\\u65e5\\u672c\\U0001f6d2.json" in said()
+    assert json.loads(said("--json"))["splits"].keys() == {"é日本🛒.json"}
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.json", "a.json.gz"])
