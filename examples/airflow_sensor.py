@@ -67,7 +67,7 @@ class CompleteSensor(BaseSensorOperator):
 
     def execute(self, context: Any) -> None:
         end: datetime = context["data_interval_end"]
-        past_us = int(end.timestamp()) * 1_000_000
+        past_us = round(end.timestamp() * 1_000_000)
         self.defer(
             trigger=CompleteTrigger(self.checkpoint, self.stream, past_us, self.every_seconds),
             method_name="execute_complete",

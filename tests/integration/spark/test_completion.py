@@ -9,12 +9,16 @@ from __future__ import annotations
 import functools
 import json
 import os
+import runpy
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -33,7 +37,7 @@ from lowmark.integration.spark.webhdfs_store import WebHdfsStore
 from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, StatusRequest, handler
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark import TaskId, WatermarkStrategy, format_time_us
-from lowmark.watermark.moment import time_us
+from lowmark.watermark.moment import time_us, us_of
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -44,7 +48,7 @@ from tests.integration.log import Log, LogSource
 from tests.integration.metrics.test_metrics import FakeRun
 from tests.integration.page.test_page import reply
 from tests.rights import without_rights_of_root
-from tests.servers.local import wait_until
+from tests.servers.local import ROOT, wait_until
 
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
 BATCHES = [
@@ -611,6 +615,31 @@ def test_the_service_says_the_same_as_the_checkpoint(service: LowWatermarkServic
         [run] = [run for run in service.run_statuses() if run.status.name == kind]
         assert run.complete_until_us == completion(checkpoint).until_us
         assert run.complete_until_us is not None
+
+
+def test_the_sensor_for_airflow_waits_for_all_of_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interval that a person starts by hand ends within a second. Two empty classes stand for Airflow's own."""
+
+    class Sensor:
+        timeout = 60.0
+
+        def __init__(self, **_: object) -> None:
+            pass
+
+        def defer(self, *, trigger: Any, **_: object) -> None:
+            self.trigger = trigger
+
+    kinds = {"sdk.bases.sensor": {"BaseSensorOperator": Sensor}, "triggers.base": {"BaseTrigger": object}}
+    for name in ("", "sdk", "sdk.bases", "triggers", *kinds):
+        module = ModuleType("airflow")
+        vars(module).update({"TriggerEvent": dict, **kinds.get(name, {})})
+        monkeypatch.setitem(sys.modules, f"airflow.{name}".rstrip("."), module)
+    sensor = runpy.run_path(str(ROOT / "examples" / "airflow_sensor.py"))["CompleteSensor"](
+        checkpoint="/checkpoint", stream="orders"
+    )
+    end = datetime(2026, 11, 29, 10, 0, 0, 123_457, timezone.utc)
+    sensor.execute({"data_interval_end": end})
+    assert sensor.trigger.past_us == us_of(end)
 
 
 def test_native_sparks_own_watermark_says_so_while_a_slow_split_still_brings_the_hour(
