@@ -274,7 +274,7 @@ def _reader(unit: str | None, pattern: str | None) -> TimeReader:
     from lowmark.integration.audit.event_time import TimeReader, Unit
 
     try:
-        return TimeReader(None if unit is None else Unit(unit), pattern)
+        return TimeReader(None if unit is None else Unit(unit), pattern or None)  # "" would crash Arrow
     except ValueError:
         raise typer.BadParameter(f"--unit: expected s, ms, us or ns, got {unit}") from None
 

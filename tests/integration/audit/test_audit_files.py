@@ -19,7 +19,7 @@ from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.page import page
 from lowmark.integration.audit.schema import Schema
 from lowmark.integration.audit.wanted import Wanted
-from lowmark.integration.cli.audit import _properties, _Watch
+from lowmark.integration.cli.audit import _properties, _reader, _Watch
 from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark.replay.report import AuditReport
 from pyarrow import csv, parquet
@@ -116,6 +116,13 @@ def test_an_empty_cell_is_null_as_in_spark(tmp_path: Path, empty: str) -> None:
     profiles = {split.name: split.profile for split in found.splits}
     assert {name: profile.rows for name, profile in profiles.items()} == {"a": 3, "null": 1, "NULL": 1}
     assert (profiles["a"].null_rows, profiles["a"].unreadable_rows) == (1, 1)
+
+
+def test_an_empty_format_is_none(tmp_path: Path) -> None:
+    """Of a script's variable that is not set. Arrow itself crashes by it."""
+    write(tmp_path, {"a.csv": "at\n2026-11-24T10:00:00Z\n"})
+    assert _reader(None, "").pattern is None
+    assert call("files", tmp_path, "--event-time", "at", "--format", "")[::2] == (0, "")
 
 
 @pytest.mark.slow  # starts a process
