@@ -161,7 +161,7 @@ def print_error(text: str) -> None:
 
 def print_json(value: object, *, indent: int | None = 1) -> None:
     """Print one JSON object; characters that a terminal would act upon become JSON escapes of the same value."""
-    text = json.dumps(value, indent=indent, ensure_ascii=not sys.stdout.encoding.lower().startswith("utf"))
+    text = json.dumps(value, indent=indent, ensure_ascii=not (sys.stdout.encoding or "utf-8").lower().startswith("utf"))
     escaped = (c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
     sys.stdout.write((text if text.isprintable() else "".join(escaped)) + "\n")
 
