@@ -10,6 +10,7 @@ from lowmark.integration.spark.kinds import is_session
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.names import unfit_character
 from lowmark.watermark.printable import printable
+from lowmark.watermark.tasks.message_check import MOST_TASKS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,9 +44,9 @@ def service(*, coordinator: str | None, require_coordinator: bool, job: str | No
             "LowWatermarkService: require_coordinator is set, and no coordinator is named",
             'start one (`lowmark serve`) and pass coordinator="unix:...".',
         )
-    if job_queries < 1:
+    if type(job_queries) is not int or not 1 <= job_queries <= MOST_TASKS:
         raise ServiceRefused(
-            f"LowWatermarkService: expected job_queries of 1 or more, got {job_queries}",
+            f"LowWatermarkService: expected job_queries of 1 to {MOST_TASKS:,}, got {job_queries!r}",
             "leave it out.",
         )
 

@@ -6,18 +6,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from lowmark.integration.driver import check
 from lowmark.integration.driver.cooperation import SHARED_STEP_US, Cooperation, check_group
 from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.runs import Runs
 from lowmark.integration.driver.stream import Stream, metric_of
 from lowmark.integration.driver.stream_run import StreamRun
-from lowmark.integration.errors import RefusedByCoordinator
+from lowmark.integration.errors import RefusedByCoordinator, ServiceRefused
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import DisagreeingGroup, SplitState, TaskId, WatermarkStrategy
+from lowmark.watermark import DisagreeingGroup, InvalidMessage, SplitState, TaskId, WatermarkStrategy
 from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskRegistered
 from lowmark.watermark.splits.events import (
     BatchReported,
@@ -28,6 +29,7 @@ from lowmark.watermark.splits.events import (
     StrategySet,
 )
 from lowmark.watermark.tasks.cap import Cap
+from lowmark.watermark.tasks.message_check import check_registration
 
 from tests.integration.driver.reported import NoQueries
 
@@ -457,3 +459,13 @@ def test_the_second_of_two_streams_that_disagree_is_refused_and_the_first_one_go
     check_group(payments, [orders])
     check_group(other, [payments])  # in whose place it comes
     check_group(world.run("clicks").stream, [orders])
+
+
+@pytest.mark.parametrize("number", [0, 2.0, "2", 200_001])
+def test_a_number_of_queries_that_no_registration_may_have_is_refused(number: Any) -> None:
+    """Each report of a query of the job would raise, so the watermark would hold for ever."""
+    task = TaskId("billing", "orders", "q")
+    with pytest.raises((InvalidMessage, TypeError)):
+        check_registration(TaskRegistered(task, "token", expected_tasks=number))
+    with pytest.raises(ServiceRefused, match=f"expected job_queries of 1 to 200,000, got {number!r}"):
+        check.service(coordinator="unix:/c.sock", require_coordinator=False, job="billing", job_queries=number)
