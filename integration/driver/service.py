@@ -573,7 +573,7 @@ class LowWatermarkService:
 
     def _complete_until(self, name: str, query: str | None) -> int | None:
         if self._runs.streams.named(name) is None:
-            raise UnknownStream(name, self._standing.names())
+            raise UnknownStream(name, self._runs.streams.names())
         return passing.complete_until(self._runs.known(), name, query)
 
     def mark_done(
@@ -628,7 +628,7 @@ class LowWatermarkService:
 
         def add() -> Marking | None:
             if self._runs.streams.named(name) is None:
-                raise UnknownStream(name, self._standing.names())
+                raise UnknownStream(name, self._runs.streams.names())
             before = self._desks.reports.end_marking(name)
             self._runs.markings[name] = made
             return before

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.errors import StreamNameTaken, WrapRefused
+from lowmark.integration.errors import StreamNameTaken, UnknownStream, WrapRefused
 from lowmark.integration.spark import versions
 
 from tests.integration.feed import Feed, Ran, Row, start, us, windows
@@ -95,6 +95,19 @@ def test_what_cannot_be_watched_is_refused(spark: SparkSession, tmp_path: Path) 
             feed.df, name="orders", event_time="ts", split="split"
         )  # a cell that is run again: no query reads it
         assert service.status("orders").states["active"] == 0
+
+
+@OBSERVES
+def test_who_waits_for_a_watched_stream_is_told_to_wrap_one(spark: SparkSession, tmp_path: Path) -> None:
+    """The error said: no stream "orders"; there is "orders"."""
+    with LowWatermarkService(spark) as service:
+        df = service.audit(Feed(spark, tmp_path / "rows").df, name="orders", event_time="ts", split="split")
+        for ask in (
+            lambda: service.complete_until("orders"),
+            lambda: service.mark_done(df, name="orders", time="ts", call=print),
+        ):
+            with pytest.raises(UnknownStream, match=r'no stream "orders"; there is none yet\. Hint: wrap a DataFrame'):
+                ask()
 
 
 def test_a_spark_that_cannot_observe_splits_is_told_what_can_be_audited(
