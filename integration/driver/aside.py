@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
 from functools import partial
+from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 from lowmark.sources.worker import Worker, answer
@@ -17,7 +18,7 @@ from lowmark.sources.worker import Worker, answer
 Result = TypeVar("Result")
 
 READ_SECONDS = 8.0
-"""A reader's call ends after 10 seconds, and shall hear why."""
+"""For all reads of a talk: a reader's call ends after 10 seconds, and shall hear why."""
 
 Talk = Generator[Callable[[], Any], Any, Result]
 
@@ -36,20 +37,24 @@ class OnLoop(Protocol):
 def hold(talk: Talk[Result], on_loop: OnLoop, action: str) -> Result:
     """Hold a talk on the caller's thread, and return its result. An error of a read ends the talk."""
     found: Any = None
+    began = monotonic()
     while True:
         try:
             read = on_loop(partial(talk.send, found), action)
         except StopIteration as over:
             result: Result = over.value
             return result
-        found = aside(read, action, seconds=READ_SECONDS)
+        found = aside(read, action, seconds=READ_SECONDS, spent=monotonic() - began)
 
 
-def aside(read: Callable[[], Result], action: str, *, seconds: float) -> Result:
-    """Return the result of a read that runs on a thread of its own. Raises `TimeoutError` after so many seconds."""
+def aside(read: Callable[[], Result], action: str, *, seconds: float, spent: float = 0.0) -> Result:
+    """Return the result of a read that runs on a thread of its own.
+
+    Raises `TimeoutError` after so many seconds; `spent` of them have passed.
+    """
     done: Future[Result] = Future()
     Worker("lowmark-checkpoint", partial(answer, done, read)).start()
-    if not wait([done], seconds).done:
+    if not wait([done], max(0.0, seconds - spent)).done:
         why = f"the file system of its checkpoint has not answered for {seconds:g} seconds"
         raise TimeoutError(f"cannot {action}: {why}")
     return done.result()

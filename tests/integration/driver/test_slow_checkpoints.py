@@ -368,3 +368,15 @@ def test_a_read_that_is_done_at_the_end_of_the_time_is_done(monkeypatch: pytest.
     monkeypatch.setattr(aside, "Future", Late)
 
     assert aside.aside(lambda: 42, "read a checkpoint", seconds=aside.READ_SECONDS) == 42
+
+
+def test_the_reads_of_a_question_have_together_no_longer_than_its_reader_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the reader hears that no service answers, and not that a file system is slow."""
+    monkeypatch.setattr(aside, "READ_SECONDS", 0.2)
+
+    def talk() -> aside.Talk[None]:
+        for _ in range(4):
+            yield partial(threading.Event().wait, 0.1)
+
+    with pytest.raises(TimeoutError, match=r"cannot ask: the file system of its checkpoint has not answered for 0\.2 "):
+        aside.hold(talk(), lambda work, _: work(), "ask")
