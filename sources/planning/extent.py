@@ -53,6 +53,8 @@ class Extent(Generic[SplitT]):
     ) -> tuple[SlicePlan, int | None]:
         """Return the plan, and the event time of the next row if only alignment keeps that row from being read.
 
+        For rows that cannot be searched by time it is the largest time that was read before them.
+
         `to_present`: whether to take only rows that were present at the first plan that says so.
         """
         if to_present:
@@ -79,7 +81,11 @@ class Extent(Generic[SplitT]):
             return plan, None
         held = [split for split in splits if plan.without_rows.get(split.split_id) is NoRowsReason.CAP]
         # Near the cap: then the found time and the cap differ by whole milliseconds, and compare exactly.
-        return plan, self._next_row(held, limits, limits.read_before_us).wanted_us
+        wanted_us = self._next_row(held, limits, limits.read_before_us).wanted_us
+        if wanted_us is None:  # none can be searched, so they wait at the largest times that were read of them
+            read_us = (limits.observed_us.get(split.split_id) for split in held)
+            wanted_us = min((us for us in read_us if us is not None), default=None)
+        return plan, wanted_us
 
     def unanswered(self, plan: SlicePlan, splits: Sequence[SplitT]) -> list[str]:
         """Return the splits without an answer in a plan that this run has to read further, although it ends."""

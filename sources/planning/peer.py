@@ -33,7 +33,7 @@ class Planned:
     finished: tuple[str, ...] = ()
     paused: frozenset[str] = frozenset()  # splits that alignment keeps from being read
     # Event time of the next row, if only a cap keeps the source from reading it; of the last row, if several rows have
-    # to be read at once.
+    # to be read at once; of the largest row read before it, if it cannot be searched by time.
     next_us: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     missing: str | None = None  # why there is no plan, and since when; completes "no split is known yet: "

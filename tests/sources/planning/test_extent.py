@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,9 +46,11 @@ def test_a_reader_that_decides_and_fails_leaves_no_connection_open(failing: str)
     assert closed == ["reader", "planner"]
 
 
-def next_us(extent: Extent[SourceSplit], *splits: SourceSplit, to_present: bool = False) -> int | None:
+def next_us(
+    extent: Extent[SourceSplit], *splits: SourceSplit, guidance: Guidance = CAP, to_present: bool = False
+) -> int | None:
     """Plan below the cap without a row, and return the event time that the group is told."""
-    plan, wanted_us = extent.plan(splits, CAP, checkpoint=1, max_rows=None, now_us=10**12, to_present=to_present)
+    plan, wanted_us = extent.plan(splits, guidance, checkpoint=1, max_rows=None, now_us=10**12, to_present=to_present)
     assert plan.rows == 0
     return wanted_us
 
@@ -66,6 +69,13 @@ def test_a_group_is_told_no_row_behind_the_end_of_a_run_because_the_run_would_ne
     source.times["a"].append(110)
 
     assert next_us(extent, a, b, to_present=True) == pytest.approx(500 * SECOND, abs=MILLISECOND_US)
+
+
+def test_a_group_is_told_how_far_a_split_was_read_if_a_row_of_a_wrong_clock_hides_its_next_one() -> None:
+    extent = Extent(Rows(a=[300, 10_000_000, 310]), "rows", PlanOptions(future_guard_us=300 * SECOND), [], None)
+    guidance = replace(CAP, observed_us={"a": 300 * SECOND})
+
+    assert next_us(extent, SourceSplit(split_id="a", start=1), guidance=guidance) == 300 * SECOND
 
 
 def test_a_stream_that_its_group_holds_reads_no_row_of_a_split_with_a_wrong_clock() -> None:
