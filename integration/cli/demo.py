@@ -113,12 +113,13 @@ def compare(
         if keep:
             _keep(keep)
 
+    # A filter of the root logger applies only to its direct records: here py4j's traceback of an interrupted call.
+    logging.getLogger().addFilter(lambda record: "KeyboardInterrupt while sending command" not in record.getMessage())
     with (
         on_signals([signal.SIGTERM], _unwind),
         bars,
         feed_of(script, seed) as feed,
         local_session("lowmark demo", settings=settings, quiet=not debug) as (spark, folder),
-        on_signals([signal.SIGINT], _unwind),  # Spark's own handler calls the JVM during another call, which fails
     ):
         result = run_demo(
             spark, folder, feed, watch=bars.watch, metrics_port=metrics_port, serving=announce, linger=tell
@@ -127,11 +128,9 @@ def compare(
         raise typer.Exit(NOTHING)
 
 
-def _unwind(number: int, _frame: object) -> NoReturn:
+def _unwind(_number: int, _frame: object) -> NoReturn:
     """End in good order: remove the topic and the folder, and stop Spark's JVM."""
-    # A filter of the root logger applies only to its direct records: here py4j's traceback of an interrupted call.
-    logging.getLogger().addFilter(lambda record: "KeyboardInterrupt while sending command" not in record.getMessage())
-    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+    raise Terminated
 
 
 def _keep(seconds: float) -> None:

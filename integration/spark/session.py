@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -134,13 +135,32 @@ def _start(name: str, folder: Path, settings: dict[str, str], *, quiet: bool) ->
 
     conf = SparkConf(loadDefaults=False).setAppName(name).setAll(list(settings.items()))
     log = folder / "spark.log"
-    with log.open("ab") as file:
+    with log.open("ab") as file, _signals_wait():
         output = {"stdout": file, "stderr": file} if quiet else {"stdout": sys.stderr}  # stdout is for results
         try:
             gateway = launch_gateway(conf, popen_kwargs=output)  # type: ignore[no-untyped-call]
         except PySparkException as failed:
             raise DemoImpossible(f"Spark did not start: {_last_words(log)}", _JAVA_HINT) from failed
-    return SparkSession(SparkContext(conf=conf, gateway=gateway))
+        context = SparkContext(conf=conf, gateway=gateway)
+    return SparkSession(context)
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait for the end of the block, because a JVM whose launch is interrupted never ends.
+
+    Spark's own handler of Ctrl-C does not outlive the block: it calls the JVM during another call, which fails.
+    """
+    told: list[int] = []
+    both = signal.SIGINT, signal.SIGTERM
+    before = {each: signal.signal(each, lambda number, _frame: told.append(number)) for each in both}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    for number in told[:1]:
+        signal.raise_signal(number)
 
 
 def _last_words(log: Path) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +20,7 @@ from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.process import sockets
+from lowmark.integration.spark import session
 from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, StatusRequest, handler
 from lowmark.watermark import TaskId, WatermarkStrategy, to_json
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
@@ -172,6 +176,45 @@ def test_options_of_the_demo_that_do_not_fit_are_refused(arguments: tuple[str, .
 
 
 @pytest.mark.slow
+def test_ctrl_c_while_spark_starts_shows_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @contextmanager
+    def starting(*_: object, **__: object) -> Iterator[None]:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            logging.getLogger().exception("KeyboardInterrupt while sending command.")  # as py4j does
+            raise
+        yield
+
+    monkeypatch.setattr("lowmark.integration.spark.session.local_session", starting)
+    monkeypatch.setattr(logging.getLogger(), "filters", [])
+    assert call("demo") == (130, "", "")
+    assert caplog.text == ""
+
+
+def test_a_signal_waits_for_spark_s_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM whose launch is interrupted runs on for ever, and Spark's handler of Ctrl-C calls the JVM during a call."""
+    began: list[str] = []
+
+    def launch(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        began.append("JVM")
+
+    def context(**_: object) -> None:
+        signal.signal(signal.SIGINT, lambda _number, _frame: None)  # as Spark's
+        began.append("Spark")
+
+    monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)
+    monkeypatch.setattr("pyspark.SparkContext", context)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        session._start("x", tmp_path, {}, quiet=True)
+    assert began == ["JVM", "Spark"]
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
 def test_the_demo_on_kinesis_is_an_example_with_the_options_and_exit_codes_of_the_demo() -> None:
     example = [sys.executable, str(ROOT / "examples" / "demo_kinesis.py"), "--region", "eu-west-1", "--json"]
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_MAX_ATTEMPTS": "1"}
