@@ -29,13 +29,18 @@ LONGEST_PATH_BYTES = 107
 _MOST_CONNECTIONS = 8_192  # per server, at most 100 KB each
 _OWN_DESCRIPTORS = 128  # for files, pipes and libraries, and for connections during their refusal
 _SCHEME = "unix:"
+_LOGINS = "/run/user"  # where systemd makes the $XDG_RUNTIME_DIR of each user, which cron does not know
 
 
 def folders() -> list[Path]:
     """The folders in which this user's sockets may lie, best first; they need not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     # /tmp is a candidate, too, because the temporary folder may have a path too long for a socket.
-    bases = [*([runtime] if runtime and _is_folder(runtime) else []), _temporary(), "/tmp", _home()]  # noqa: S108
+    shared = _temporary(), "/tmp"  # noqa: S108
+    if runtime and _is_folder(runtime):
+        bases = [runtime, *shared, _home()]
+    else:
+        bases = [*shared, f"{_LOGINS}/{os.getuid()}", _home()]
     return list(dict.fromkeys(Path(base) / f"lowmark-{os.getuid()}" for base in bases if Path(base).is_absolute()))
 
 

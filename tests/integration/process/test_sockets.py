@@ -183,6 +183,19 @@ def test_a_service_is_found_although_no_folder_takes_a_file_as_on_a_full_disk(
         assert f"unix:{runtime}/{os.getpid()}-0.sock" in sockets.find_addresses()
 
 
+def test_a_service_of_a_login_is_found_by_cron_which_does_not_know_its_runtime_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    runtime = tmp_path / str(os.getuid())
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setattr(sockets, "_LOGINS", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    with listening(address := sockets.new_address()):
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+        assert address in sockets.find_addresses()
+
+
 def test_a_path_too_long_for_a_socket_gives_way_to_a_shorter_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
