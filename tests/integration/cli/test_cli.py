@@ -175,7 +175,6 @@ def test_options_of_the_demo_that_do_not_fit_are_refused(arguments: tuple[str, .
     assert says in err
 
 
-@pytest.mark.slow
 def test_ctrl_c_while_spark_starts_shows_no_traceback(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -215,6 +214,7 @@ def test_a_signal_waits_for_spark_s_jvm(tmp_path: Path, monkeypatch: pytest.Monk
     assert signal.getsignal(signal.SIGINT) is handler
 
 
+@pytest.mark.slow
 def test_the_demo_on_kinesis_is_an_example_with_the_options_and_exit_codes_of_the_demo() -> None:
     example = [sys.executable, str(ROOT / "examples" / "demo_kinesis.py"), "--region", "eu-west-1", "--json"]
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_MAX_ATTEMPTS": "1"}
