@@ -15,6 +15,7 @@ from lowmark.watermark.replay.replay import Numbers, Replay
 from lowmark.watermark.replay.report import AuditReport, report
 from lowmark.watermark.strategy import FUTURE_GUARD_US, Duration
 
+from . import ROWS
 from .cuts import Cut
 from .event_time import EventTimes
 
@@ -26,12 +27,19 @@ IDLE_TIMEOUT_US = 60 * _SECOND_US  # of silence, until the replay leaves a split
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The delays to try, the length of the query's windows (None: no windows), and how batches are cut."""
+    """The delays to try, the length of the query's windows (None: no windows), how batches are cut, and what is read.
+
+    Attributes:
+        rows: approximate number of the newest rows; None: no limit.
+        last_us: span of time before now in which rows were written, by the records' timestamps; None: no limit.
+    """
 
     delays_us: tuple[int, ...] = DELAYS_US
     window_us: int | None = None
     rows_per_batch: int | None = None
     trigger_us: int | None = None
+    rows: int | None = ROWS
+    last_us: int | None = None
 
     @classmethod
     def of(
@@ -41,22 +49,27 @@ class Question:
         rows_per_batch: int | None,
         trigger: Duration | None,
         *,
+        rows: int | None,
+        last: Duration | None = None,
         prefix: str = "",
     ) -> Question:
         """Make the question of a user; in an error, `prefix` stands before the name of the argument.
 
         Raises AuditImpossible, InvalidDuration.
         """
-        check_rows(rows_per_batch, f"{prefix}rows_per_batch")
+        _check_rows(rows_per_batch, f"{prefix}rows_per_batch")
+        _check_rows(rows, f"{prefix}rows")
         return cls(
             tuple(duration_us(delay, what=f"{prefix}delay") for delay in delays) if delays else DELAYS_US,
             None if window is None else _length_us(window, f"{prefix}window"),
             rows_per_batch,
             None if trigger is None else _length_us(trigger, f"{prefix}trigger"),
+            rows,
+            None if last is None else duration_us(last, what=f"{prefix}last"),
         )
 
 
-def check_rows(rows: object, what: str) -> None:
+def _check_rows(rows: object, what: str) -> None:
     """Refuse a number of rows that is none, or below 1."""
     if rows is not None and not (isinstance(rows, int) and rows > 0):
         raise AuditImpossible(f"{what}: expected 1 or more, got {shown(rows)}", "leave it out, or pass more.")

@@ -36,7 +36,6 @@ from . import delta
 from .audit import Audit, Question
 from .cuts import AsRead
 from .event_time import EventTimes, TimeReader, field_values, json_path
-from .wanted import Wanted
 
 PARQUET, CSV, JSON = (".parquet", ".pq"), (".csv",), (".json", ".jsonl", ".ndjson")
 GZIP = ".gz"
@@ -78,7 +77,6 @@ class FilesAudit:
 
     path: Path
     question: Question
-    wanted: Wanted
     event_time: str | None
     split: tuple[str, ...]
     reader: TimeReader
@@ -182,18 +180,18 @@ class FilesAudit:
                 f"no parquet, CSV or JSON file below {str(self.path)!r:.200}",
                 "files end with .parquet, .csv, .json, .jsonl or .ndjson, the last four also with .gz behind.",
             )
-        if self.wanted.last_us is not None:
-            since_ns = (self.now_us - self.wanted.last_us) * 1_000
+        if self.question.last_us is not None:
+            since_ns = (self.now_us - self.question.last_us) * 1_000
             known = [each for each in known if each.written_ns >= since_ns]
             if not known:
                 raise AuditImpossible(
                     f"no file below {str(self.path)!r:.200} was written in the last "
-                    f"{format_duration_us(self.wanted.last_us)}",
+                    f"{format_duration_us(self.question.last_us)}",
                     "ask for more with --last, for the newest rows with --rows, or for --all.",
                 )
-        if self.wanted.rows is not None:
+        if self.question.rows is not None:
             rows, first = 0, len(known)
-            while first and rows < self.wanted.rows:
+            while first and rows < self.question.rows:
                 first -= 1
                 rows += _rows(known[first])
             if first:

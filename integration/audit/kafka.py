@@ -28,7 +28,6 @@ from .cuts import by_offset, by_time_of_writing
 from .event_time import EventTimes, Header, JsonPath, TimeReader, shown_place
 from .kafka_range import Offsets, TopicRange, Topics
 from .schema import Schema, schema_id, unframed
-from .wanted import Wanted
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -57,7 +56,6 @@ class KafkaAudit:
     bootstrap_servers: str
     topics: Topics
     question: Question
-    wanted: Wanted
     place: JsonPath | Header | None
     reader: TimeReader
     options: Mapping[str, object]
@@ -78,7 +76,7 @@ class KafkaAudit:
         settings = KafkaSettings(self.bootstrap_servers, self.options, self.give_up_after_seconds, read_committed=True)
         client = KafkaClient(settings, reached=False)
         try:
-            part = TopicRange(client, self.bootstrap_servers, self.topics, self.wanted, self.now_us, self._notes)
+            part = TopicRange(client, self.bootstrap_servers, self.topics, self.question, self.now_us, self._notes)
             return self._read(settings, client, *part.find())
         except KafkaUnavailable as away:
             raise AuditImpossible(

@@ -12,7 +12,7 @@ from lowmark.sources.kafka.client import KafkaClient, Topic
 from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
 from lowmark.watermark import format_time_us
 
-from .wanted import Wanted
+from .audit import Question
 
 _BISECTIONS = 40
 Offsets = dict[TopicPartitionId, int]
@@ -50,7 +50,7 @@ class TopicRange:
     client: KafkaClient
     bootstrap_servers: str
     topics: Topics
-    wanted: Wanted
+    question: Question
     now_us: int
     notes: list[str]
 
@@ -84,15 +84,15 @@ class TopicRange:
 
     def _narrowed(self, begins: Offsets, ends: Offsets) -> Offsets:
         """The first offsets of the wanted part, at the same time in all partitions."""
-        if self.wanted.last_us is not None:
-            since_us = self.now_us - self.wanted.last_us
+        if self.question.last_us is not None:
+            since_us = self.now_us - self.question.last_us
             begins = self._at(since_us, begins, ends)
             if begins == ends:
                 raise AuditImpossible(
                     f"{self.topics}: nothing was written since {format_time_us(since_us)}",
                     "ask for more with --last, for the newest rows with --rows, or for --all.",
                 )
-        rows = self.wanted.rows
+        rows = self.question.rows
         if rows is None or sum(ends[each] - begins[each] for each in ends) <= rows:
             return begins
         low_us, high_us, found = 0, self.now_us, ends

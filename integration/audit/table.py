@@ -21,12 +21,12 @@ from lowmark.watermark.replay.open_rows import starts_of
 from lowmark.watermark.replay.report import AuditReport
 from lowmark.watermark.strategy import Duration
 
-from .audit import Audit, Question, check_rows
+from . import ROWS
+from .audit import Audit, Question
 from .cuts import Cut, by_offset, by_time_of_writing
 from .event_time import EventTimes
 from .page import page
 from .text import show
-from .wanted import ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -96,14 +96,13 @@ def audit_table(
 
     columns = [split] if isinstance(split, str) else list(split)
     timed = _check(df, columns, event_time, order)
-    question = Question.of(delays, window, rows_per_batch, trigger)
-    check_rows(rows, "rows")
+    question = Question.of(delays, window, rows_per_batch, trigger, rows=rows)
     named = F.concat_ws("/", *(_shown(df, each) for each in columns))
     at = F.unix_micros(quoted(order)) if timed else F.col(quoted(order)).cast("long")
     narrow = df.select(named.alias(_SPLIT), F.unix_micros(quoted(event_time)).alias(_TIME), at.alias(_ORDER)).where(
         F.col(_ORDER).isNotNull()
     )
-    return Audited(_Table(narrow, question, timed=timed, rows=rows, event_time=event_time, order=order).run())
+    return Audited(_Table(narrow, question, timed=timed, event_time=event_time, order=order).run())
 
 
 def _check(df: Any, columns: Sequence[str], event_time: str, order: str) -> bool:
@@ -155,7 +154,6 @@ class _Table:
     df: DataFrame
     question: Question
     timed: bool
-    rows: int | None
     event_time: str
     order: str
 
@@ -172,13 +170,14 @@ class _Table:
             raise AuditImpossible(
                 f"there are more than {_MOST_SPLITS:,} splits", "name another column, or fewer, as split."
             )
-        total = sum(rows for _, rows, _, _ in splits)
+        total = sum(count for _, count, _, _ in splits)
         names = [name for name, _, _, _ in splits]
         notes: list[str] = []
         share = 1.0
-        if self.rows is not None and total > self.rows:
-            share = self.rows / total
-            notes.append(f"the newest {self.rows:,} of {total:,} rows, about (rows=None reads all of them)")
+        rows = self.question.rows
+        if rows is not None and total > rows:
+            share = rows / total
+            notes.append(f"the newest {rows:,} of {total:,} rows, about (rows=None reads all of them)")
         begins, ends = [first for _, _, first, _ in splits], [last + 1 for _, _, _, last in splits]
         position = self._position(splits)
         edges = self._edges(position, share, total)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote
 
 import typer
-from lowmark.integration.audit.wanted import ROWS, Wanted
+from lowmark.integration.audit import ROWS
 from lowmark.integration.console import EscapingConsole, print_error, print_json
 from lowmark.integration.errors import AuditImpossible, ExtraMissing
-from lowmark.watermark import duration_us
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .common import EXIT_CODES, FAILED, INTERRUPTED, SHOWN, Commands, Debug, Json, Terminated, on_signals
@@ -138,12 +137,12 @@ def kafka(
     topics = _topics(topic, topic_pattern)
     described = None if schema is None else Schema.read(schema)
     place = None if event_time is None else record_place(event_time)
-    question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
-    wanted, options = _wanted(rows, last, everything), _properties(properties, properties_file)
+    question = _question(delay, window, rows_per_batch, trigger, rows, last, everything)
+    reader, options = _reader(unit, pattern), _properties(properties, properties_file)
     watch = _Watch()
     with watch.watching():
         found = KafkaAudit(
-            bootstrap_servers, topics, question, wanted, place, reader, options, time.time_ns() // 1_000,
+            bootstrap_servers, topics, question, place, reader, options, time.time_ns() // 1_000,
             schema=described, stop=watch.stopped, progress=watch.progress,
         ).run()  # fmt: skip
     _tell(found, html=html, limit=limit, as_json=as_json, interrupted=watch.stopped())
@@ -186,12 +185,12 @@ def files(
     _log_to_stderr(debug)
     from lowmark.integration.audit.files import FilesAudit
 
-    question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
-    wanted = _wanted(rows, last, everything)
+    question = _question(delay, window, rows_per_batch, trigger, rows, last, everything)
+    reader = _reader(unit, pattern)
     watch = _Watch()
     with watch.watching():
         found = FilesAudit(
-            _local(path), question, wanted, event_time, tuple(split or ()), reader, time.time_ns() // 1_000,
+            _local(path), question, event_time, tuple(split or ()), reader, time.time_ns() // 1_000,
             stop=watch.stopped, progress=watch.progress,
         ).run()  # fmt: skip
     _tell(found, html=html, limit=limit, as_json=as_json, interrupted=watch.stopped())
@@ -225,18 +224,20 @@ def _tell(found: AuditReport, *, html: Path | None, limit: int, as_json: bool, i
 
 
 def _question(
-    delays: list[str] | None, window: str | None, rows_per_batch: int | None, trigger: str | None
+    delays: list[str] | None,
+    window: str | None,
+    rows_per_batch: int | None,
+    trigger: str | None,
+    rows: int,
+    last: str | None,
+    everything: bool,  # noqa: FBT001  # passed on
 ) -> Question:
     from lowmark.integration.audit.audit import Question
 
     if rows_per_batch is not None and trigger is not None:
         raise typer.BadParameter("--rows-per-batch and --trigger: a batch is cut by one of them")
-    return Question.of(delays or (), window, rows_per_batch, trigger, prefix="--")
-
-
-def _wanted(rows: int, last: str | None, everything: bool) -> Wanted:  # noqa: FBT001  # passed on
-    last_us = None if last is None else duration_us(last, what="--last")
-    return Wanted(None if everything or last is not None else rows, last_us)
+    newest = None if everything or last is not None else rows
+    return Question.of(delays or (), window, rows_per_batch, trigger, rows=newest, last=last, prefix="--")
 
 
 def _local(text: str) -> Path:

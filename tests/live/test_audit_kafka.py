@@ -20,7 +20,6 @@ from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader, json_path
 from lowmark.integration.audit.kafka import KafkaAudit
 from lowmark.integration.audit.kafka_range import Topics
-from lowmark.integration.audit.wanted import Wanted
 from lowmark.integration.cli import main
 from lowmark.watermark.replay.report import AuditReport
 from pyarrow import csv
@@ -49,7 +48,6 @@ def audited(broker: Broker, topic: str, path: str | None = None, **given: Any) -
         broker.bootstrap,
         Topics((topic,)),
         given.pop("question", Question()),
-        given.pop("wanted", Wanted()),
         None if path is None else json_path(path),
         TimeReader(),
         options,
@@ -182,7 +180,7 @@ def test_the_newest_rows_begin_at_one_time_in_all_partitions(kafka: Broker) -> N
     fast = (Record("{}", 0, timestamp_ms=start_ms + number * 100) for number in range(10_000))
     slow = (Record("{}", 1, timestamp_ms=start_ms + number * 10_000) for number in range(100))
     kafka.produce(topic, [*fast, *slow])
-    report = audited(kafka, topic, wanted=Wanted(rows=1_010))
+    report = audited(kafka, topic, question=Question(rows=1_010))
     fast_rows, slow_rows = (split.profile.rows for split in report.splits)
     assert 900 <= fast_rows + slow_rows <= 1_010
     assert 9 <= slow_rows <= 11

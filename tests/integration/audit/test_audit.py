@@ -23,7 +23,6 @@ from lowmark.integration.audit.cuts import ByRows, ByTime, Cut, Proportional, sp
 from lowmark.integration.audit.event_time import EventTimes, TimeReader, Unit, json_path, shown_place
 from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.page import page
-from lowmark.integration.audit.wanted import Wanted
 from lowmark.integration.errors import AuditImpossible
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
@@ -286,7 +285,7 @@ def test_a_file_that_vanishes_meanwhile_is_told_and_the_others_are_read(tmp_path
         (tmp_path / f"b.{kind}").unlink(missing_ok=True)
 
     found = FilesAudit(
-        tmp_path, Question(), Wanted(), "at", (), TimeReader(), START_US + 3_600 * SECOND_US, progress=vanish
+        tmp_path, Question(), "at", (), TimeReader(), START_US + 3_600 * SECOND_US, progress=vanish
     ).run()
     assert (found.rows, found.complete) == (20, False)
     assert any(f"b.{kind} cannot be read" in note for note in found.notes)

@@ -18,7 +18,6 @@ from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.page import page
 from lowmark.integration.audit.schema import Schema
-from lowmark.integration.audit.wanted import Wanted
 from lowmark.integration.cli.audit import _properties, _reader, _Watch
 from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark.replay.report import AuditReport
@@ -44,7 +43,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def audited(path: Path, *split: str) -> AuditReport:
-    return FilesAudit(path, Question(), Wanted(), "at", split, TimeReader(), (START_S + 10**6) * 10**6).run()
+    return FilesAudit(path, Question(), "at", split, TimeReader(), (START_S + 10**6) * 10**6).run()
 
 
 def test_the_page_shows_splits_that_were_found_after_the_first_batch(tmp_path: Path) -> None:

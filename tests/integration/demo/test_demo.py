@@ -21,7 +21,6 @@ import pytest
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
-from lowmark.integration.audit.wanted import Wanted
 from lowmark.integration.demo import kafka_feed as kafka_feed_module
 from lowmark.integration.demo.comparison import Lane
 from lowmark.integration.demo.feed import demo_script
@@ -203,7 +202,7 @@ class TestTheRun:
     def test_the_audit_of_its_rows_says_what_each_query_drops(self, figures: dict[str, Any], tmp_path: Path) -> None:
         question = Question(delays_us=(10_000_000,), window_us=60_000_000)
         now_us = time.time_ns() // 1_000
-        audit = FilesAudit(write(tmp_path / "rows"), question, Wanted(), None, (), TimeReader(), now_us).run()
+        audit = FilesAudit(write(tmp_path / "rows"), question, None, (), TimeReader(), now_us).run()
         [native], [lowmark] = audit.native, audit.lowmark
         dropped = {name: split["native"]["rows_dropped"] for name, split in figures["splits"].items()}
         # The demo's split is one column, "orders-3"; a table has topic and partition, "orders/3".

@@ -17,7 +17,6 @@ from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.page import page as audit_page
-from lowmark.integration.audit.wanted import Wanted
 from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.page.app import PageServer
@@ -547,7 +546,7 @@ def test_a_scrape_of_five_thousand_splits_takes_less_than_200_ms() -> None:
 def test_the_page_of_an_audit_fits_the_window(browser: Browser, tmp_path: Path, width: int) -> None:
     write(tmp_path / "orders")
     found = FilesAudit(
-        tmp_path / "orders", Question(), Wanted(), None, ("topic", "partition"), TimeReader(), 1_800_000_000_000_000
+        tmp_path / "orders", Question(), None, ("topic", "partition"), TimeReader(), 1_800_000_000_000_000
     ).run()
     (tmp_path / "audit.html").write_text(audit_page(found), encoding="utf-8")
     opened = browser.new_page(viewport={"width": width, "height": 800})
