@@ -491,12 +491,7 @@ class LowWatermarkService:
         return Explanation(self._call(lambda: self._standing.explain(name, query), f'explain "{name}"'))
 
     def wait_until(
-        self,
-        name: str,
-        time: str | dt.datetime,
-        *,
-        timeout: str | dt.timedelta = "1 hour",
-        query: str | None = None,
+        self, name: str, time: str | dt.datetime, *, timeout: str | dt.timedelta = "1 hour", query: str | None = None
     ) -> None:
         """Return once everything of a stream up to a time can be read in the sinks of its queries.
 
@@ -527,12 +522,7 @@ class LowWatermarkService:
             sleep(min(_LOOK_SECONDS, left_seconds))
 
     def when_passed(
-        self,
-        name: str,
-        time: str | dt.datetime,
-        call: Callable[[dt.datetime], object],
-        *,
-        query: str | None = None,
+        self, name: str, time: str | dt.datetime, call: Callable[[dt.datetime], object], *, query: str | None = None
     ) -> None:
         """Call a function once everything of a stream up to a time can be read in the sinks of its queries.
 

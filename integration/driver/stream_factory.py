@@ -19,12 +19,7 @@ from lowmark.integration.transport.mapped import BatchMap, MappedMeasure
 from lowmark.integration.transport.measure import Measure
 from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.planner_peer import ServicePeer
-from lowmark.integration.transport.recorder import (
-    SPLIT_TYPE,
-    AccumulatorRecorder,
-    ReaderMeasure,
-    RecordedMeasure,
-)
+from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder, ReaderMeasure, RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import Source
 from lowmark.sources.planning.options import PlanOptions
