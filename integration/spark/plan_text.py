@@ -11,8 +11,8 @@ Each level is indented by three characters. `~` marks what is streaming.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
 
@@ -27,14 +27,22 @@ _SOURCE = re.compile(r" \S+, (?P<source>\S+), ")
 _ATTRIBUTE = re.compile(r"(?P<name>\w+)#\d+")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Node:
-    """One line of a plan."""
+    """One line of a plan, and the nodes right below it."""
 
     depth: int  # number of its parents
     name: str  # Spark's class of it
     rest: str  # the text behind the name
     streams: bool
+    children: list[Node] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Node]:
+        """Yield the node and all below it, parents first."""
+        waiting = [self]
+        while waiting:
+            yield (node := waiting.pop())
+            waiting += reversed(node.children)
 
     @property
     def source(self) -> str | None:
@@ -54,12 +62,19 @@ def nodes(explained: str) -> list[Node]:
     """
     _, _, behind = explained.partition("== Analyzed Logical Plan ==\n")
     plan, _, _ = behind.partition("\n== ")
-    found = []
+    found: list[Node] = []
+    parents: list[Node] = []
     for line in plan.splitlines()[1:]:
-        matched = _NODE.fullmatch(line)
-        if matched is not None:
-            depth = len(matched["indent"]) // 3
-            found.append(Node(depth, matched["name"], matched["rest"], bool(matched["streams"])))
+        if (matched := _NODE.fullmatch(line)) is not None:
+            node = Node(len(matched["indent"]) // 3, matched["name"], matched["rest"], bool(matched["streams"]))
+            parents = [each for each in parents if each.depth < node.depth]
+            if parents:
+                parents[-1].children.append(node)
+            parents.append(node)
+            found.append(node)
+    for node in found:  # Spark writes files without the mark, so the mark of their only parent counts
+        if len(node.children) == 1 and not node.children[0].children:
+            node.children[0].streams |= node.streams
     return found
 
 
@@ -72,10 +87,7 @@ def input_plan(plan: Sequence[Node]) -> InputPlan:
         sources=len({node.rest for node in sources}),
         kafka_columns=_kafka_columns(plan),
         withholds_rows=True,  # no poll of an idle query reaches a client
-        keeps_rows=all(
-            node.name in ROW_BY_ROW or node.source is not None or not _has_child(plan, place)
-            for place, node in enumerate(plan)
-        ),
+        keeps_rows=all(node.name in ROW_BY_ROW or node.source is not None or not node.children for node in plan),
     )
 
 
@@ -97,50 +109,22 @@ def stream_sources(plan: Sequence[Node]) -> tuple[dict[int, list[int]], int]:
     >>> stream_sources(nodes("\n".join(["== Analyzed Logical Plan ==", *lines])))
     ({1: [0]}, 2)
     """
-    leaves = [place for place, _ in enumerate(plan) if not _has_child(plan, place) and _streams(plan, place)]
+    leaves = [node for node in plan if node.streams and not node.children]
     numbers: dict[tuple[str, str], int] = {}
-    number = {place: numbers.setdefault((plan[place].name, plan[place].rest), len(numbers)) for place in leaves}
+    number = {leaf: numbers.setdefault((leaf.name, leaf.rest), len(numbers)) for leaf in leaves}
     found: dict[int, list[int]] = {}
-    for place, node in enumerate(plan):
-        if node.name != "Union":
-            continue
-        children = list(_children(plan, place))
-        below = [[leaf for leaf in leaves if leaf in child] for child in children]
-        if len(below) == 2 and len(below[1]) == 1 and f"[{COLUMNS[0]}#" in plan[below[1][0]].rest:
+    for union in (node for node in plan if node.name == "Union"):
+        below = [[leaf for leaf in child if leaf in number] for child in union.children]
+        if len(below) == 2 and len(below[1]) == 1 and f"[{COLUMNS[0]}#" in below[1][0].rest:
             found[number[below[1][0]]] = sorted({number[leaf] for leaf in below[0]})
     return found, len(numbers)
 
 
-def watermarks(plan: Sequence[Node]) -> int:
+def watermarks(plan: Iterable[Node]) -> int:
     """Return the number of `withWatermark` in a plan."""
     return sum(node.name == _WATERMARK for node in plan)
 
 
-def nested_watermarks(plan: Sequence[Node]) -> bool:
+def nested_watermarks(plan: Iterable[Node]) -> bool:
     """Return whether one `withWatermark` stands above another."""
-    places = [place for place, node in enumerate(plan) if node.name == _WATERMARK]
-    return any(place < other < _end(plan, place) for place in places for other in places)
-
-
-def _streams(plan: Sequence[Node], leaf: int) -> bool:
-    """Whether a leaf is a stream's. Spark writes files without the mark, so the mark of their only parent counts."""
-    parent = leaf - 1
-    only = parent >= 0 and plan[parent].depth == plan[leaf].depth - 1 and len([*_children(plan, parent)]) == 1
-    return plan[leaf].streams or (only and plan[parent].streams)
-
-
-def _children(plan: Sequence[Node], place: int) -> Iterator[range]:
-    """Yield the places of each child of a node, the child's own first."""
-    end = _end(plan, place)
-    begins = [at for at in range(place + 1, end) if plan[at].depth == plan[place].depth + 1]
-    for begin, until in zip(begins, [*begins[1:], end], strict=True):
-        yield range(begin, until)
-
-
-def _has_child(plan: Sequence[Node], place: int) -> bool:
-    return place + 1 < len(plan) and plan[place + 1].depth > plan[place].depth
-
-
-def _end(plan: Sequence[Node], place: int) -> int:
-    """The place behind a node and all below it."""
-    return next((at for at in range(place + 1, len(plan)) if plan[at].depth <= plan[place].depth), len(plan))
+    return any(watermarks(node) > 1 for node in plan if node.name == _WATERMARK)
