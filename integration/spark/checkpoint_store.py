@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from lowmark.integration.errors import CheckpointUnreadable, CheckpointUnwritable
 
@@ -32,6 +32,10 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _BATCH = re.compile(r"[0-9]{1,19}")
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK, because opening a pipe would wait for its other end
 MOST_BYTES = 1 << 28  # an entry of the offset log has the states of all streams, a backup has four entries
+
+
+CheckpointStore: TypeAlias = "LocalStore | HadoopStore"
+"""The files of one checkpoint, to be read and changed."""
 
 
 class CheckpointFiles(Protocol):
@@ -48,21 +52,6 @@ class CheckpointFiles(Protocol):
 
     def age_seconds(self, path: str) -> float | None:
         """Seconds since a file was written, by its file system's clock and this machine's; None without the file."""
-
-
-class CheckpointStore(CheckpointFiles, Protocol):
-    """The files of one checkpoint, to be read and changed. Failures of a change are `CheckpointUnwritable`."""
-
-    def exists(self, path: str) -> bool: ...
-
-    def write(self, path: str, text: str) -> None:
-        """Write or replace a file, as a whole or not at all."""
-
-    def remove(self, path: str) -> None:
-        """Delete a file, if there is one."""
-
-    def move(self, source: str, target: str) -> None:
-        """Rename a folder, possibly onto an empty folder; may be repeated after an interruption."""
 
 
 def batches(store: CheckpointFiles, log: str) -> list[int]:
@@ -127,7 +116,7 @@ def reading(
 
 
 class LocalStore:
-    """A checkpoint on this machine."""
+    """A checkpoint on this machine. Failures of a change are `CheckpointUnwritable`."""
 
     def __init__(self, folder: Path) -> None:
         self.root = str(folder)
@@ -147,6 +136,7 @@ class LocalStore:
         return None
 
     def write(self, path: str, text: str) -> None:
+        """Write or replace a file, as a whole or not at all."""
         target = PurePosixPath(path)
         part = f".{target.name}.lowmark"
         with self._writing(path), self._inside(target.parent, make=True) as folder:
@@ -160,6 +150,7 @@ class LocalStore:
             os.fsync(folder)  # a new name is durable only after a sync of its folder
 
     def remove(self, path: str) -> None:
+        """Delete a file, if there is one."""
         file = PurePosixPath(path)
         with self._writing(path), suppress(FileNotFoundError), self._inside(file.parent) as folder:
             _unlink(f".{file.name}.crc", folder)
@@ -169,6 +160,7 @@ class LocalStore:
         return self._look_at(path) is not None
 
     def move(self, source: str, target: str) -> None:
+        """Rename a folder, possibly onto an empty folder; may be repeated after an interruption."""
         old, new = PurePosixPath(source), PurePosixPath(target)
         with self._writing(target), self._inside(old.parent) as there, self._inside(new.parent) as here:
             os.rename(old.name, new.name, src_dir_fd=there, dst_dir_fd=here)
