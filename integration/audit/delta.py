@@ -15,11 +15,6 @@ _UNREAD = {
 }
 
 
-def is_table(folder: Path) -> bool:
-    """Whether a folder is a Delta table."""
-    return (folder / "_delta_log").is_dir()
-
-
 def live_files(folder: Path) -> Iterator[tuple[int, Path, int]]:
     """When each file of a table's newest version was added (nanoseconds), its path and its bytes, in no order.
 

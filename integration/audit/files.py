@@ -201,7 +201,7 @@ class FilesAudit:
 
     def _listed(self) -> Iterator[_File]:
         """The files of a known kind that Spark does not ignore; of a Delta table, those of its newest version."""
-        if delta.is_table(self.path):
+        if (self.path / "_delta_log").is_dir():
             yield from map(_File._make, delta.live_files(self.path))
             return
         links = 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from lowmark.integration.errors import ServiceRefused, SessionUnfit, WrapRefused
 from lowmark.integration.spark import versions
-from lowmark.integration.spark.kinds import is_session
+from lowmark.sources.spark.source import is_connect
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.names import unfit_character
 from lowmark.watermark.printable import printable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def session(spark: object) -> None:
     """Raises `SessionUnfit` for an object that is no session of Spark."""
-    if is_session(spark):
+    if hasattr(spark, "_jsparkSession") or is_connect(spark):
         versions.check_session(cast("SparkSession", spark))
         return
     raise SessionUnfit(

@@ -29,12 +29,11 @@ from lowmark.integration.run_status import RunStatus
 from lowmark.integration.spark.kinds import session_of
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.spark.sessions import QueryEvent, Session
-from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest, MarkRequest, Server, SetRequest
+from lowmark.integration.transport.driver_rpc import MarkRequest, Server, SetRequest
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.worker import Worker, WorkerDied
 from lowmark.watermark import (
-    LowmarkError,
     LowWatermarkListener,
     StreamStatus,
     WatermarkStrategy,
@@ -181,12 +180,16 @@ class LowWatermarkService:
                 self._client = CoordinatorClient(
                     Caller(coordinator, *files),
                     on_low=lambda *_: self._low_heard.set(),
-                    on_given_up=self._enqueue_refusal,
+                    on_given_up=lambda *refused: self._loop.post(lambda: self._runs.refuse(*refused)),
                 )
                 undo.callback(self._client.close)
             self._listeners = Listeners()
             undo.callback(self._listeners.stop)
-            self._queries = Queries(self._enqueue_event, self._enqueue_available_now, self._answer)
+            self._queries = Queries(
+                lambda kind, event: self._loop.post(lambda: self._take_event(kind, event)),
+                lambda streams, fault: self._loop.post(lambda: self._runs.ending.expect(streams, fault)),
+                lambda request: self._answers.heartbeat(request),  # noqa: PLW0108  # the answers are made below
+            )
             clock = SteadyClock()
             cooperation = Cooperation(clock.now_us, self._client, job, job_queries, job_away_us)
             self._runs = Runs(self._queries, clock, cooperation, self._listeners.notify)
@@ -790,18 +793,6 @@ class LowWatermarkService:
     def _check_open(self, action: str) -> None:
         if self._stopping and self._loop.failed is None:
             raise ServiceStopped(action)
-
-    def _enqueue_refusal(self, token: str, refused: LowmarkError) -> None:
-        self._loop.post(lambda: self._runs.refuse(token, refused))
-
-    def _enqueue_event(self, kind: str, event: QueryEvent) -> None:
-        self._loop.post(lambda: self._take_event(kind, event))
-
-    def _answer(self, request: HeartbeatRequest) -> HeartbeatReply:
-        return self._answers.heartbeat(request)
-
-    def _enqueue_available_now(self, streams: Sequence[str], fault: str | None) -> None:
-        self._loop.post(lambda: self._runs.ending.expect(streams, fault))
 
     def _beside(self, read: Callable[[], Result], then: Callable[[Result], object]) -> None:
         def look() -> None:

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def is_session(spark: object) -> bool:
-    """Whether an object is a session of Spark."""
-    return hasattr(spark, "_jsparkSession") or is_connect(spark)
-
-
 def session_of(spark: SparkSession) -> Session:
     """Return a session of Spark as the service sees it."""
     return ConnectSession(spark) if is_connect(spark) else ClassicSession(spark)
