@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.process.arrow_files import file_system
 from lowmark.integration.spark.checkpoint_store import is_elsewhere, local_path
-from lowmark.integration.spark.kinds import session_of
 from lowmark.integration.spark.late import ALLOWS_MULTIPLE
+from lowmark.integration.spark.sessions import session_of
 from lowmark.integration.spark.versions import check_arrow
 from lowmark.integration.transport import late
 from lowmark.integration.transport.accumulated import map_in_arrow

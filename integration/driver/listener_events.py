@@ -6,8 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from lowmark.integration.spark.progress import Progress
-from lowmark.integration.spark.sessions import Query, QueryEvent, called
+from lowmark.integration.spark.sessions import Query, QueryEvent, UnheardEnd, called
 
 from . import failures
 from .aside import Beside
@@ -18,18 +17,6 @@ from .stream_run import StreamRun
 log = logging.getLogger("lowmark")
 
 _SILENT_US = 10_000_000
-
-
-class UnheardEnd:
-    """The end of a query, in place of Spark's event, which did not come; a `QueryEvent`."""
-
-    batch_id = -1
-
-    def __init__(self, query: Query) -> None:
-        self.query_id, self.run_id, self.failure = query.query_id, query.run_id, query.failure
-
-    def progress(self) -> Progress:
-        raise AssertionError("an end has no progress")
 
 
 class ListenerEvents:

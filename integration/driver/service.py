@@ -26,9 +26,8 @@ from lowmark.integration.process import sockets
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import RunStatus
-from lowmark.integration.spark.kinds import session_of
 from lowmark.integration.spark.queries import Queries
-from lowmark.integration.spark.sessions import QueryEvent, Session
+from lowmark.integration.spark.sessions import QueryEvent, Session, session_of
 from lowmark.integration.transport.driver_rpc import MarkRequest, Server, SetRequest
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.planning.options import PlanOptions

@@ -33,7 +33,7 @@ from .late_output import LateOutput
 from .stream import Stream, metric_of
 
 if TYPE_CHECKING:
-    from lowmark.integration.spark.sessions import InputPlan
+    from lowmark.integration.spark.logical_plan import InputPlan
     from pyspark.sql import SparkSession
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark import versions
-from lowmark.integration.spark.kinds import session_of
+from lowmark.integration.spark.sessions import session_of
 from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
 from lowmark.integration.transport.split_key import quoted
 from lowmark.sources.spark import named_reader
@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 from .stream import Stream
 
 if TYPE_CHECKING:
-    from lowmark.integration.spark.sessions import InputPlan
+    from lowmark.integration.spark.logical_plan import InputPlan
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("lowmark")

@@ -13,8 +13,8 @@ from lowmark.sources.planning.offset import BatchOffset
 from .changes import Action, Change, Entry, layout, pairs, spots, without_heartbeats, without_repeats
 from .conflict import how_many
 from .kafka_offsets import read_positions
+from .logical_plan import WATERMARK_POLICY
 from .offset_log import LEFT_OUT, OffsetEntry
-from .sessions import WATERMARK_POLICY
 
 
 class AdoptionPlan:

@@ -12,20 +12,23 @@ Source: `MicroBatchExecution.logicalPlan`, `.getTrigger`; listeners hear of a st
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lowmark.sources.spark.versions import PASSES_LIMITS
 from lowmark.watermark.printable import first_line
 
 from .logical_plan import items
-from .sessions import HearOfEnding
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("lowmark")
+
+HearOfEnding = Callable[[Sequence[str], str | None], None]
+"""Hears of a query with AvailableNow before its first batch where Spark does not tell its readers: the ids of its
+streams, and the fault if lowmark cannot make the query end by itself."""
 
 _READING = "org.apache.spark.sql.connector.read.streaming"
 _OURS = "lowmark_"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,12 +13,13 @@ from lowmark.integration.transport.heartbeat import HeartbeatSource
 from lowmark.sources.spark import prefer_own_python
 from lowmark.sources.spark.source import register_class
 from lowmark.sources.spark.versions import TRIED
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from . import handover, logical_plan, workers
-from .available_now import let_it_end
-from .progress import Progress
-from .queries import RunningQuery
-from .sessions import Answer, Enqueue, HearOfEnding, InputPlan, Query
+from . import handover, late, logical_plan, workers
+from .available_now import HearOfEnding, let_it_end
+from .checkpoint import FarewellFiles
+from .logical_plan import WATERMARK_POLICY, InputPlan, fault_of
+from .progress import RAN, Progress
 
 if TYPE_CHECKING:
     from lowmark.sources import Source
@@ -29,7 +31,7 @@ log = logging.getLogger("lowmark")
 
 
 class JavaEvent:
-    """See `QueryEvent`. Each field is a call into the JVM, so a field is read at its use."""
+    """An event of Spark's listener. Each field is a call into the JVM, so a field is read at its use."""
 
     def __init__(self, kind: str, event: JavaObject) -> None:
         self._kind, self._event = kind, event
@@ -52,43 +54,38 @@ class JavaEvent:
 
     @property
     def failure(self) -> str | None:
+        """Spark's text of the error that ended a query; None: the query ended without an error."""
         failure = self._event.exception()
         return str(failure.get()) if failure.isDefined() else None
 
     def progress(self) -> Progress:
+        """Return the progress of a batch. Raises `UnreadableReport` if a field is missing, or is not what it can be."""
         return Progress.from_java(self._told)
 
 
-class QueryEvents:
-    """Implements Spark's Java interface for Python listeners: puts each event into the service's queue and returns.
+class QueryEvents(StreamingQueryListener):
+    """A listener that passes each event on as it comes, with its kind, and returns at once.
 
-    Spark delivers all listeners' events through one bounded queue that task events fill, too; a slow callback would
-    make Spark drop progress events. So this callback reads no field of an event: the loop reads it later. pyspark's own
-    listener would first rebuild the whole event in Python, with some forty calls into the JVM per batch.
-
-    Args:
-        enqueue: takes an event with its kind, "started", "progress", "idle" or "terminated", and returns at once.
-        begin: called with the start event of a query in the query's own thread, which waits for the call.
+    In a driver it implements Spark's Java interface for Python listeners. Spark delivers all listeners' events through
+    one bounded queue that task events fill, too; a slow callback would make Spark drop progress events. So the callback
+    reads no field of an event: the loop reads it later. pyspark itself would first rebuild the whole event in Python,
+    with some forty calls into the JVM per batch.
     """
 
-    def __init__(self, enqueue: Callable[[str, JavaObject], None], begin: Callable[[JavaObject], None]) -> None:
-        self._enqueue, self._begin = enqueue, begin
+    def __init__(self, take: Callable[[str, Any], None]) -> None:
+        self._take = take
 
-    def onQueryStarted(self, event: JavaObject) -> None:
-        try:
-            self._begin(event)
-        except Exception:
-            log.exception("could not look at a query that starts; it goes on as Spark would have it")
-        self._enqueue("started", event)
+    def onQueryStarted(self, event: Any) -> None:
+        self._take("started", event)
 
-    def onQueryProgress(self, event: JavaObject) -> None:
-        self._enqueue("progress", event)
+    def onQueryProgress(self, event: Any) -> None:
+        self._take("progress", event)
 
-    def onQueryIdle(self, event: JavaObject) -> None:
-        self._enqueue("idle", event)
+    def onQueryIdle(self, event: Any) -> None:
+        self._take("idle", event)
 
-    def onQueryTerminated(self, event: JavaObject) -> None:
-        self._enqueue("terminated", event)
+    def onQueryTerminated(self, event: Any) -> None:
+        self._take("terminated", event)
 
     class Java:  # noqa: D106  # read by py4j
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
@@ -112,8 +109,107 @@ def add_listener(spark: SparkSession, events: QueryEvents) -> JavaObject:
     return listener
 
 
+@dataclass(frozen=True)
+class RunningQuery:
+    """One run of one query, in the JVM beside the service."""
+
+    run_id: str
+    query_id: str  # Spark's id of the query, the same over restarts from one checkpoint
+    farewells: FarewellFiles
+    _query: JavaObject
+
+    @classmethod
+    def of(cls, spark: SparkSession, query: JavaObject) -> RunningQuery:
+        """Return a query of a session, which must not have ended."""
+        files = FarewellFiles(spark, query.streamingQuery().resolvedCheckpointRoot())
+        return cls(query.runId().toString(), query.id().toString(), files, query)
+
+    @property
+    def name(self) -> str | None:
+        name: str | None = self._query.name()
+        return name
+
+    @property
+    def active(self) -> bool:
+        """False once the query has ended; the event of its end comes a little later."""
+        return bool(self._query.isActive())
+
+    def newest(self, after: int | None = None) -> Progress | None:
+        """Return the newest finished batch; None before the first, and if it is batch `after`."""
+        progress = self._query.lastProgress()
+        if progress is not None and not _ran(progress):
+            if progress.batchId() - 1 == after:
+                return None
+            progress = next((each for each in reversed([*self._query.recentProgress()]) if _ran(each)), None)
+        return None if progress is None or progress.batchId() == after else Progress.from_java(progress)
+
+    def history(self) -> list[Progress]:
+        """Return the batches that are still remembered, 100 by default, the oldest first."""
+        return [Progress.from_java(progress) for progress in self._query.recentProgress() if _ran(progress)]
+
+    @property
+    def _plan(self) -> JavaObject:
+        """The analyzed plan, which exists before the query has begun, and does not change."""
+        return self._query.streamingQuery().analyzedPlan()
+
+    def streams(self) -> list[str]:
+        """Return the ids of the streams of any service whose heartbeat is in the query."""
+        return [stream_id for stream_id, _ in self.heartbeats]
+
+    @cached_property
+    def heartbeats(self) -> list[tuple[str, list[int]]]:
+        """See `logical_plan.heartbeats`."""
+        # Cached, because a walk takes many calls into the JVM, and each new run asks all queries.
+        return logical_plan.heartbeats(self._plan)
+
+    def source_kinds(self) -> list[bool]:
+        return logical_plan.source_kinds(self._plan)
+
+    def source_numbers(self) -> frozenset[int]:
+        return logical_plan.source_numbers(self._plan)
+
+    def stream_sources(self) -> dict[int, list[int]]:
+        return logical_plan.stream_sources(self._plan)
+
+    def observed(self) -> set[str]:
+        """Return the names of the metrics that are observed in the query."""
+        return {node.name() for node in logical_plan.nodes(self._plan) if node.nodeName() == "CollectMetrics"}
+
+    def tell_late(self) -> None:
+        """Tell the tasks of the newest batch and of the next the watermarks by which Spark drops rows there."""
+        late.tell(self._query, self.farewells)
+
+    @property
+    def failure(self) -> str | None:
+        """Spark's text of the error that has ended the query; None without a known error."""
+        failure = self._query.exception()
+        return str(failure.get()) if failure.isDefined() else None
+
+    @property
+    def trouble(self) -> str | None:
+        """A sentence on what keeps a query from its service; None: nothing does."""
+        return None  # the query runs beside the service
+
+    def fault(self) -> str | None:
+        """Say what was built on a wrapped DataFrame, as only a running query shows, and breaks the low watermark."""
+        execution = self._query.streamingQuery()
+        watermarks = [
+            node for node in logical_plan.nodes(execution.logicalPlan()) if node.nodeName() == "EventTimeWatermark"
+        ]
+        return fault_of(
+            stacked=any(logical_plan.has_watermark(node.child()) for node in watermarks),
+            watermarks=len(watermarks),
+            policy=execution.sparkSessionForStream().conf().get(WATERMARK_POLICY),
+        )
+
+
+def _ran(progress: JavaObject) -> bool:
+    """Whether the event tells of a batch. Spark's sign of life for an idle query has the number of the next batch."""
+    return bool(progress.durationMs().containsKey(RAN))
+
+
 class ClassicSession:
-    """See `Session`."""
+    """A session of Spark whose queries a service serves."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
@@ -121,6 +217,7 @@ class ClassicSession:
 
     @property
     def application(self) -> str:
+        """Spark's id of the application; for a client, the id of its session."""
         return self.spark.sparkContext.applicationId
 
     @property
@@ -128,39 +225,48 @@ class ClassicSession:
         return self.spark.sparkContext._jsc is None
 
     def is_of(self, spark: object) -> bool:
+        """Whether an object is this session, also under another Python object."""
         other = getattr(spark, "_jsparkSession", None)
         # A new session may have the number of a session whose context was stopped.
         return other is not None and (spark is self.spark or _same(self.spark._jsparkSession, other))
 
     def require_driver(self, action: str) -> None:
-        pass
+        """Refuse an action that needs the driver's JVM or file systems. Raises `SessionUnfit`."""
 
     def check_workers(
         self,
         strategy: WatermarkStrategy,  # noqa: ARG002  # its code comes with the task
         source: Source[Any, Any] | None = None,
     ) -> None:
+        """Refuse a stream whose code Spark's workers cannot run. Raises `WorkersUnfit` or `SessionUnfit`."""
         workers.check(self.spark, workers.needed(source))
 
     def input_plan(self, df: DataFrame) -> InputPlan:
         return logical_plan.input_plan(df._jdf.queryExecution().analyzed())
 
     def heartbeat_address(self, stream_id: str, name: str, service: str) -> str:  # noqa: ARG002  # one for all
+        """Return where the heartbeat reader of a stream asks, for a service that listens at `service`."""
         return service
 
     def listen(
         self,
-        enqueue: Enqueue,
-        keep: Callable[[Query], None],
+        enqueue: Callable[[str, JavaEvent], None],
+        keep: Callable[[RunningQuery], None],
         ending: HearOfEnding,
-        answer: Answer,  # noqa: ARG002  # the readers reach the service's socket
+        answer: object,  # noqa: ARG002  # the readers reach the service's socket
     ) -> None:
+        """Make the heartbeat's source known to the session, and hear of its queries from now on.
+
+        Args:
+            enqueue: takes an event with its kind, "started", "progress", "idle" or "terminated", and returns at once.
+            keep: called with each query that begins, before the query may end.
+            answer: answers the heartbeat readers that cannot ask the service themselves.
+        """
         spark = self.spark
         prefer_own_python(spark)  # first, because Spark remembers it when the heartbeat's source is registered
         register_class(spark, HeartbeatSource)
 
         def begin(event: JavaObject) -> None:
-            # In Spark's thread, because the query may end before the loop takes the event.
             query = spark._jsparkSession.streams().get(event.id())
             assert query is not None, "Spark lists a query before the query starts (`StreamingQueryManager.startQuery`)"
             known = RunningQuery.of(spark, query)
@@ -171,14 +277,22 @@ class ClassicSession:
             else:
                 handover.warn_of_forgotten_heartbeat(query, known.farewells)
 
-        events = QueryEvents(lambda kind, event: enqueue(kind, JavaEvent(kind, event)), begin)
-        self._listener = add_listener(spark, events)
+        def take(kind: str, event: JavaObject) -> None:
+            if kind == "started":  # in the query's own thread, because the query may end before the loop looks
+                try:
+                    begin(event)
+                except Exception:
+                    log.exception("could not look at a query that starts; it goes on as Spark would have it")
+            enqueue(kind, JavaEvent(kind, event))
+
+        self._listener = add_listener(spark, QueryEvents(take))
 
     def running(self) -> Iterator[RunningQuery]:
         for query in self.spark.streams.active:
             yield RunningQuery.of(self.spark, query._jsq)
 
     def any_active(self) -> bool:
+        """Whether a query runs; may be called from any thread. False if Spark is gone."""
         try:
             return bool(self.spark.streams.active)
         except Exception as gone:  # noqa: BLE001  # py4j and the JVM have no common base class of errors
@@ -186,6 +300,7 @@ class ClassicSession:
             return False
 
     def stop_listening(self) -> None:
+        """Stop to hear of queries. Spark may be gone already."""
         if self._listener is None:
             return
         try:

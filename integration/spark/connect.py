@@ -23,14 +23,15 @@ from lowmark.sources.spark.source import register_class
 from lowmark.sources.spark.versions import major_minor
 from lowmark.sources.worker import Worker
 from pyspark.errors import PySparkException
-from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryListener
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
 
 from . import plan_text
+from .classic import QueryEvents
 from .client_checkpoint import GOT, ClientCheckpoint
 from .connect_query import ClientEvent, ConnectQuery
+from .logical_plan import WATERMARK_POLICY, InputPlan
 from .progress import RAN
-from .relay import END_SECONDS, Relay
-from .sessions import WATERMARK_POLICY, Answer, Enqueue, HearOfEnding, InputPlan, Query
+from .relay import END_SECONDS, Answer, Relay
 from .workers import on_the_server
 
 if TYPE_CHECKING:
@@ -49,25 +50,8 @@ _SESSION_GONE = (
 )
 
 
-class _Listener(StreamingQueryListener):
-    def __init__(self, take: Callable[[str, Any], None]) -> None:
-        self._take = take
-
-    def onQueryStarted(self, event: Any) -> None:
-        self._take("started", event)
-
-    def onQueryProgress(self, event: Any) -> None:
-        self._take("progress", event)
-
-    def onQueryIdle(self, event: Any) -> None:
-        self._take("idle", event)
-
-    def onQueryTerminated(self, event: Any) -> None:
-        self._take("terminated", event)
-
-
 class ConnectSession:
-    """See `Session`."""
+    """See `ClassicSession`."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark: Any = spark
@@ -75,7 +59,7 @@ class ConnectSession:
         self._names: dict[str, str] = {}  # likewise
         self._left: dict[str, Farewell] = {}
         self._queries: dict[str, ConnectQuery] = {}  # by run
-        self._listener: _Listener | None = None  # until the session listened for the first time
+        self._listener: QueryEvents | None = None  # until the session listened for the first time
         self._put: Callable[[str, Any], None] = lambda *_: None
         self._relay: Relay  # since `listen`
 
@@ -112,9 +96,9 @@ class ConnectSession:
 
     def listen(
         self,
-        enqueue: Enqueue,
-        keep: Callable[[Query], None],
-        ending: HearOfEnding,  # noqa: ARG002  # only before 4.2
+        enqueue: Callable[[str, ClientEvent], None],
+        keep: Callable[[ConnectQuery], None],
+        ending: object,  # noqa: ARG002  # only before 4.2
         answer: Answer,
     ) -> None:
         spark = self.spark
@@ -152,7 +136,7 @@ class ConnectSession:
             if kind == "terminated":
                 self._queries.pop(event.run_id, None)  # both the listener and the relay may tell of an end
 
-        self._put, listener = put, _Listener(put)
+        self._put, listener = put, QueryEvents(put)
         try:
             self._add(listener)
         except BaseException:
@@ -160,7 +144,7 @@ class ConnectSession:
             raise
         self._listener = listener  # last, because the relay would add it, too
 
-    def _add(self, listener: _Listener) -> bool:
+    def _add(self, listener: QueryEvents) -> bool:
         """Listen to the session's queries, and return whether it worked."""
         # Spark sends what Python processes have counted with the answer to the next command. The bus of listeners takes
         # it for an error and ends, so another command goes before.
@@ -168,7 +152,7 @@ class ConnectSession:
         self.spark.streams.addListener(listener)
         return self._hears(listener)
 
-    def _hears(self, listener: _Listener | None) -> bool:
+    def _hears(self, listener: QueryEvents | None) -> bool:
         """Whether a listener is on the session's bus, which drops its listeners when the connection breaks."""
         return listener in self.spark.streams._sqlb._listener_bus
 

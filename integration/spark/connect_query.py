@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import plan_text
+from .logical_plan import WATERMARK_POLICY, fault_of
 from .progress import Progress
-from .sessions import WATERMARK_POLICY, fault_of
 
 if TYPE_CHECKING:
     from .client_checkpoint import ClientCheckpoint
@@ -18,7 +18,7 @@ _REMEMBERED = 100  # batches, as in Spark
 
 
 class ConnectQuery:
-    """See `Query`.
+    """See `RunningQuery`.
 
     Args:
         explained: returns Spark's plan of a running query as text, by the query's id.
@@ -136,7 +136,7 @@ def progress_of(told: Any) -> Progress:
 
 
 class ClientEvent:
-    """See `QueryEvent`."""
+    """See `JavaEvent`."""
 
     def __init__(self, event: Any) -> None:
         self._event = event

@@ -7,17 +7,29 @@ without the package: a class that moves keeps its node name, and a renamed class
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.transport.heartbeat import FORMAT
 
-from .sessions import InputPlan
-
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
+WATERMARK_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 ROW_BY_ROW = frozenset({"Project", "SubqueryAlias"})
 """The nodes out of which every row of their children comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputPlan:
+    """The facts in Spark's plan of a DataFrame that is about to be wrapped."""
+
+    has_heartbeat: bool
+    has_watermark: bool
+    sources: int
+    kafka_columns: frozenset[str]  # output columns that are a Kafka source's own, unchanged
+    withholds_rows: bool  # nothing shows that an idle query's source has no rows
+    keeps_rows: bool  # every row of its sources comes out of it
 
 
 def nodes(plan: JavaObject) -> Iterator[JavaObject]:
@@ -105,6 +117,25 @@ def stream_sources(plan: JavaObject) -> dict[int, list[int]]:
             if len(others) == 1 and len(others[0]) == 1 and _reads(others[0][0], FORMAT):
                 found[_place(others[0][0], sources)] = sorted({_place(leaf, sources) for leaf in rows})
     return found
+
+
+def fault_of(*, stacked: bool, watermarks: int, policy: str | None) -> str | None:
+    """Say what breaks the low watermark of a running query; None: nothing does.
+
+    Args:
+        stacked: a watermark stands on top of another.
+    """
+    if stacked:
+        return (
+            "withWatermark stands on top of a wrapped stream, where it would replace the low watermark by the "
+            "largest event time again. Hint: remove it; the strategy's bound takes its place."
+        )
+    if watermarks > 1 and policy == "max":
+        return (
+            f"{WATERMARK_POLICY} is max, so the stream that is ahead would decide, and rows of the other would be "
+            "dropped. Hint: set it to min; it is kept in the checkpoint, so the query needs a new one."
+        )
+    return None
 
 
 def items(seq: Any) -> list[JavaObject]:

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 
 from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
 
-from .logical_plan import ROW_BY_ROW
-from .sessions import InputPlan
+from .logical_plan import ROW_BY_ROW, InputPlan
 
 SPLIT_COLUMNS = ("topic", "partition")  # of Spark's Kafka source
 

@@ -27,12 +27,14 @@ from lowmark.watermark import LowmarkError
 from lowmark.watermark.printable import first_line
 
 from .progress import Progress
-from .sessions import Answer, Enqueue
 
 if TYPE_CHECKING:
     from .connect_query import ClientEvent, ConnectQuery
 
 log = logging.getLogger("lowmark")
+
+Answer = Callable[[HeartbeatRequest], HeartbeatReply]
+"""Answers a heartbeat reader."""
 
 _TICK_SECONDS = 1.0
 _LONG_SECONDS = 5.0  # a server that has not answered for so long is named in the status
@@ -72,7 +74,7 @@ class Relay:
     def __init__(
         self,
         answer: Answer,
-        enqueue: Enqueue,
+        enqueue: Callable[[str, ClientEvent], None],
         tell: Callable[[str, str, Told | None], None],
         look: Callable[[], None],
         sign: Callable[[], None],

@@ -13,8 +13,7 @@ import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.driver.listener_events import ListenerEvents
 from lowmark.integration.spark.adoption import adopt, leave
-from lowmark.integration.spark.classic import JavaEvent, QueryEvents
-from lowmark.integration.spark.queries import RunningQuery
+from lowmark.integration.spark.classic import JavaEvent, QueryEvents, RunningQuery
 from lowmark.integration.spark.versions import observes_splits
 from lowmark.integration.transport.accumulated import BatchTrack, TrackParam
 from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatReader
@@ -339,7 +338,7 @@ def test_pitfall_25_missed_progress_is_filled_in_from_the_history(
 
 def test_pitfall_26_the_listener_returns_at_once_whatever_the_loop_does() -> None:
     taken: list[tuple[str, JavaEvent]] = []
-    events = QueryEvents(lambda kind, event: taken.append((kind, JavaEvent(kind, event))), begin=lambda _: None)
+    events = QueryEvents(lambda kind, event: taken.append((kind, JavaEvent(kind, event))))
     for name in ("onQueryStarted", "onQueryProgress", "onQueryIdle", "onQueryTerminated"):
         getattr(events, name)(object())  # a field that is read would raise
 

@@ -14,7 +14,7 @@ from lowmark.integration.spark import connect, relay
 from lowmark.integration.spark.client_checkpoint import ClientCheckpoint
 from lowmark.integration.spark.connect import ConnectSession
 from lowmark.integration.spark.connect_query import ClientEvent, ConnectQuery
-from lowmark.integration.spark.sessions import Answer
+from lowmark.integration.spark.relay import Answer
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.told import Told

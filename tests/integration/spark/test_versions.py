@@ -206,7 +206,7 @@ def test_a_spark_without_the_listener_is_refused_with_the_versions_that_have_it(
     context = SimpleNamespace(_gateway=SimpleNamespace(_callback_server=object()))
     spark: Any = SimpleNamespace(version="4.9", sparkContext=context, _jvm=package)
     with pytest.raises(SessionUnfit, match=r"PythonStreamingQueryListenerWrapper, got Spark .* without it\. Hint: use"):
-        add_listener(spark, QueryEvents(lambda _kind, _event: None, lambda _: None))
+        add_listener(spark, QueryEvents(lambda _kind, _event: None))
 
 
 def test_a_spark_that_lists_a_query_after_its_start_is_told_in_the_log(
