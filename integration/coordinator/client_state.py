@@ -85,6 +85,7 @@ Heard = NewLow | GivenUp | TokenRenewed | Left
 
 class _Phase(Enum):
     NEW = "not registered yet"
+    UNCERTAIN = "a registration was sent, and its arrival is unknown"
     KNOWN = "registered"
     RENEWING = "registered before the connection was lost"
 
@@ -96,7 +97,6 @@ class _Mine:
     registration: TaskRegistered  # what the application said
     token: str  # under which the coordinator knows the run, or will know it (`TokenRenewed`)
     phase: _Phase = _Phase.NEW
-    uncertain: bool = False  # a registration was sent, and its arrival is unknown
     reported: ReplyLowWatermark | None = None  # the newest; the message that brings it adds token, time and number
     heard_us: int | None = None  # when the task last had rows
     unsaid: bool = False  # whether the newest report was not sent yet
@@ -145,7 +145,7 @@ class ClientState:
 
     def resume(self, registration: TaskRegistered, token: str, low_us: int | None) -> None:
         """Continue a run of an earlier life under its newest token; the task has heard the low watermark ``low_us``."""
-        self._add(_Mine(registration, token, uncertain=True, low_us=low_us))
+        self._add(_Mine(registration, token, _Phase.UNCERTAIN, low_us=low_us))
 
     def report(self, reply: ReplyLowWatermark, heard_us: int | None) -> None:
         """Set a task's answer from now on, and when it last had rows."""
@@ -185,7 +185,8 @@ class ClientState:
         for statement in self._under_way or ():
             mine = self._of(statement)
             if mine is not None:
-                mine.uncertain |= isinstance(statement, TaskRegistered)
+                if isinstance(statement, TaskRegistered):
+                    mine.phase = _Phase.UNCERTAIN
                 mine.unsaid |= isinstance(statement, ReplyLowWatermark)
                 self._dirty[statement.task] = None
         self._under_way = None
@@ -295,13 +296,12 @@ class ClientState:
         task, token = mine.registration.task, mine.token
         if mine.phase is _Phase.NEW:
             if mine.ending:
-                if mine.uncertain:
-                    return [TaskDeregistered(task, token)]
                 self._leave(mine)
                 return []
-            # An uncertain task may be registered already. It renews, because registering an expired run again would be
-            # stale.
-            return [LeaseRenewed(task, token) if mine.uncertain else self._registration(mine)]
+            return [self._registration(mine)]
+        if mine.phase is _Phase.UNCERTAIN:
+            # The task may be registered already. It renews, because registering an expired run again would be stale.
+            return [TaskDeregistered(task, token) if mine.ending else LeaseRenewed(task, token)]
         said: list[Statement] = []
         if mine.unsaid or mine.asked_us is not None:
             mine.sequence += 1
@@ -332,8 +332,7 @@ class ClientState:
         task = statement.task
         match statement:
             case TaskRegistered() | LeaseRenewed():
-                mine.unsaid |= mine.phase is _Phase.NEW and mine.reported is not None
-                mine.phase, mine.uncertain = _Phase.KNOWN, False
+                mine.phase = _Phase.KNOWN
                 if mine.unsaid or mine.ending:
                     self._dirty[task] = None
             case TaskDeregistered():
@@ -347,15 +346,13 @@ class ClientState:
     def _refused(self, statement: Statement, mine: _Mine, refused: Refused) -> None:
         task = statement.task
         unknown, stale = refused.error == "UnknownTask", refused.error == "StaleRun"
-        if stale and mine.phase is not _Phase.KNOWN and not isinstance(statement, TaskRegistered) and not mine.ending:
-            mine.phase, mine.uncertain = _Phase.NEW, False
-            self._dirty[task] = None
-            return
-        if unknown and not mine.ending:
-            # The lease ran out, or the coordinator lost its journal.
-            fresh = uuid.uuid4().hex
-            self._heard.append(TokenRenewed(task, mine.token, fresh))
-            mine.token, mine.phase, mine.uncertain = fresh, _Phase.NEW, False
+        replaced = stale and mine.phase is not _Phase.KNOWN and not isinstance(statement, TaskRegistered)
+        if (unknown or replaced) and not mine.ending:
+            if unknown:  # the lease ran out, or the coordinator lost its journal
+                fresh = uuid.uuid4().hex
+                self._heard.append(TokenRenewed(task, mine.token, fresh))
+                mine.token = fresh
+            mine.phase, mine.unsaid = _Phase.NEW, mine.reported is not None
             self._dirty[task] = None
             return
         if not (mine.ending and (unknown or stale)):  # such a run has ended already, which is no fault
