@@ -300,18 +300,14 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         self._wake_at_us = reply.wake_at_us
         silent = self._connected().silent_since
         known = None if self._last is None else self._last.client_silent_since
-        # Every run counts its epochs from 0, and a client's first answer comes after the first offset, so the epoch of
-        # its answer may be that of the checkpoint.
-        last = self._last
-        if last is None or (reply.epoch, reply.state) != (last.epoch, last.state) or silent != known:
-            last = self._last = HeartbeatOffset(
-                self._stream, reply.low_watermark_us, token, reply.epoch, reply.state, self._split, silent
-            )
+        self._last = HeartbeatOffset(
+            self._stream, reply.low_watermark_us, token, reply.epoch, reply.state, self._split, silent
+        )
         if silent is not None and known is None:
             self._say(f"the watermark holds, because its client has been silent since {silent}.")
         elif silent is None and known is not None:
             self._say("the client speaks again.")
-        return last
+        return self._last
 
     def _call(self, token: str, **more: Any) -> HeartbeatReply:
         from .driver_rpc import HeartbeatRequest
