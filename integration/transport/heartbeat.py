@@ -96,15 +96,8 @@ class HeartbeatOffset:
     def to_json(self) -> dict[str, Any]:
         """Return the offset with sorted keys: Spark compares offsets as text."""
         silent = {} if self.client_silent_since is None else {_SILENT: self.client_silent_since}
-        return {
-            **silent,
-            "epoch": self.epoch,
-            "low_us": self.low_us,
-            "lowmark": self.stream,
-            "split": self.split,
-            "state": self.state,
-            "token": self.token,
-        }
+        fields = {name: getattr(self, name) for name, _, _ in _FIELDS}
+        return dict(sorted({"lowmark": self.stream, **fields, **silent}.items()))
 
     @classmethod
     def find(cls, offset: object) -> HeartbeatOffset | None:
