@@ -64,13 +64,8 @@ class BatchTrack:
             others = {(split, cell + moved): rows for (split, cell), rows in other.late.items()}
             self.late = {**(self.late or {}), **others}
 
-    def all_events(self) -> tuple[tuple[int, int, bytes], ...]:
-        return tuple(event for task in sorted(self.events) for event in self.events[task])
-
     def late_rows(self) -> dict[SplitId, int] | None:
-        if self.late is None:
-            return None
-        return added_up({split: rows} for (split, _), rows in self.late.items())
+        return None if self.late is None else added_up({split: rows} for (split, _), rows in self.late.items())
 
 
 Tracks = dict[tuple[str, int], BatchTrack]

@@ -61,14 +61,14 @@ class _SlotRecording:
 
     def __init__(self, recorder: AccumulatorRecorder, task: SlotWork[Any]) -> None:
         self._recorder, self._cell = recorder, task.subtask
-        self._track = BatchTrack()
+        self._late_us = of_this_batch()
+        self._late_rows = defaultdict[tuple[SplitId, int], int](int)
+        self._track = BatchTrack(late=None if self._late_us is None else self._late_rows)
         self._ids: dict[str, int] = {}
         self._sent: list[tuple[int, int, bytes]] = []
         self._counted: list[Mapping[str, float]] = []  # by each reader; its threads add to the list
         self._lateness: dict[int, SliceLateness] = {}
         self._future_limit_us = future_limit_us(recorder.future_guard_us)
-        self._late_us = of_this_batch()
-        self._late_rows = defaultdict[int, int](int)
 
     def see(self, rows: SplitRows) -> None:
         import pyarrow as pa
@@ -87,7 +87,7 @@ class _SlotRecording:
         latest_us, first_us = ends["max"].as_py(), ends["min"].as_py()
         if self._late_us is not None and first_us is not None and first_us <= self._late_us:
             late: Any = pc.less_equal(micros, pa.scalar(self._late_us, pa.int64()))
-            self._late_rows[split] += late.true_count
+            self._late_rows[split, self._cell] += late.true_count
         tracker = self._track.tracker
         if (
             micros.null_count == 0
@@ -117,8 +117,6 @@ class _SlotRecording:
         for split, seen in self._lateness.items():
             self._track.lateness[split, self._cell] = seen.behind
             self._track.times[split, self._cell] = seen.times
-        if self._late_us is not None:
-            self._track.late = {(split, self._cell): rows for split, rows in self._late_rows.items()}
         if self._sent:
             self._track.events[self._cell] = tuple(self._sent)
         self._track.counted[self._cell] = added_up(self._counted)
@@ -139,7 +137,7 @@ class RecordedMeasure(TrackedMeasure):
             counts=track.tracker.counts(),
             names=track.names,
             latest_us={split: mark.max_us for split, mark in marks.items()},
-            events=track.all_events(),
+            events=tuple(event for task in sorted(track.events) for event in track.events[task]),
             lateness=_by_split(track.lateness),
             counted=added_up(track.counted.values()),
             newest_us=track.tracker.newest_us(),
