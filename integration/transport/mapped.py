@@ -33,7 +33,7 @@ from lowmark.watermark.splits.tracker import SplitMark
 from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch, future_limit_us, map_in_arrow
 from .late import of_this_batch
 from .measure import Measured
-from .python_values import rows_of, split_values
+from .python_values import from_json, rows_of, split_values
 from .user_functions import Generators, assigned_us
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 _TIME = "time"
-_EPOCH = dt.date(1970, 1, 1)
 # Above so many groups, groups are merged again, which keeps a task of thousands of splits and batches small.
 _MOST_GROUPS = 65_536
 
@@ -241,7 +240,7 @@ class MappedMeasure(TrackedMeasure):
         """Id and name of a split; the id is None if no row can have these values."""
         known = self._known.get(text)
         if known is None:
-            values = [_value(plain, kind) for plain, kind in zip(json.loads(text), self.key.types, strict=True)]
+            values = [from_json(plain, kind) for plain, kind in zip(json.loads(text), self.key.types, strict=True)]
             split = None if self.key.integral and values[0] is None else self.key.split_id(values)
             known = self._known[text] = split, self.key.name(values)
         return known
@@ -293,28 +292,9 @@ def _int64(value: int | None) -> Any:
     return pa.scalar(value, pa.int64())
 
 
-def _text(values: Iterable[Any]) -> str:
-    """The values of a split's columns as JSON, which has no dates and no binaries."""
-    return json.dumps([_plain(value) for value in values])
+def _plain(value: dt.date | bytes) -> str:
+    """As Spark writes it: JSON has no dates and no binaries."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value.isoformat()
 
 
-def _plain(value: Any) -> Any:
-    match value:
-        case bytes():
-            return base64.b64encode(value).decode()
-        case dt.date():
-            return (value - _EPOCH).days
-        case _:
-            return value
-
-
-def _value(plain: Any, kind: str) -> Any:
-    if plain is None:
-        return None
-    match kind:
-        case "date":
-            return np.datetime64(plain, "D").item()  # days since 1970, where Python has no such date
-        case "binary":
-            return base64.b64decode(plain)
-        case _:
-            return plain
+_text = json.JSONEncoder(default=_plain).encode  # the values of a split's columns

@@ -37,7 +37,6 @@ arguments node by node, some 8 ns each. So:
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import json
 import operator
 from collections.abc import Mapping
@@ -52,6 +51,7 @@ from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts, SplitColumn
 
 from .measure import Measure, Measured
+from .python_values import from_json
 from .split_key import SplitKey, quoted
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class ObservedMeasure(Measure):
         for row in rows:
             # Python has no date after the year 9999, so the split stays without a name; its rows still count.
             with suppress(ValueError):
-                shown.append(tuple(_from_json(row.get(column), kind) for column, kind in typed))
+                shown.append(tuple(from_json(row.get(column), kind) for column, kind in typed))
         return shown
 
     def _sketch(self, key: str, value: str, mode: str) -> str:
@@ -256,16 +256,3 @@ def _whole(values: npt.NDArray[np.float64], unit: float, where: str) -> npt.NDAr
     with np.errstate(over="ignore"):
         whole = np.rint(values * unit)
     return np.clip(whole, -(2.0**63), _LARGEST).astype(np.int64)
-
-
-def _from_json(value: Any, kind: str) -> Any:
-    """The value of a split's column: JSON has no dates and no binaries, so Spark writes both as text."""
-    if not isinstance(value, str):
-        return bytes(value) if isinstance(value, bytearray) else value
-    match kind:
-        case "date":
-            return dt.date.fromisoformat(value)
-        case "binary":
-            return base64.b64decode(value)
-        case _:
-            return value
