@@ -96,38 +96,33 @@ class LateFileWriter:
         query_id = context.getLocalProperty("sql.streaming.queryId")
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         watermark_us = of_this_batch()
-        rows = (batch for batch in batches if batch.num_rows)
+        rows = (self._with_lateness(batch, watermark_us) for batch in batches if batch.num_rows)
         first = next(rows, None)  # raises `late.watermark`'s error if there are rows, and the watermark is not known
         if query_id is not None and batch_id is not None and watermark_us is not None:
             name = file_name(self.stream, query_id, int(batch_id))
             try:
-                self._replace(name, None if first is None else chain([first], rows), watermark_us)
+                self._replace(name, first, rows)
             except (OSError, ValueError, pa.ArrowException) as failed:
                 raise LateRowsNotWritten(self.stream, batch_id, self.folder, in_one_line(failed)) from failed
         yield from ()
 
-    def _replace(self, name: str, rows: Iterable[pa.RecordBatch] | None, watermark_us: int) -> None:
+    def _replace(self, name: str, first: pa.RecordBatch | None, others: Iterable[pa.RecordBatch]) -> None:
+        import pyarrow.parquet as pq
+
         files, folder = file_system(self.folder)
         path = f"{folder}/{name}"
-        if rows is None:
+        if first is None:
             _remove(files, path)
             return
         files.create_dir(folder, recursive=True)
         with tempfile.TemporaryFile() as whole:  # so a row that fails leaves no half of a file in a bucket
-            self._write(rows, watermark_us, whole)
+            with pq.ParquetWriter(whole, first.schema) as writer:
+                for batch in chain([first], others):
+                    writer.write_batch(batch)
             whole.seek(0)
             _put(files, path, whole)
 
-    def _write(self, rows: Iterable[pa.RecordBatch], watermark_us: int, to: Any) -> None:
-        import pyarrow.parquet as pq
-
-        told = (self._with_lateness(batch, watermark_us) for batch in rows)
-        first = next(told)
-        with pq.ParquetWriter(to, first.schema) as writer:
-            for batch in chain([first], told):
-                writer.write_batch(batch)
-
-    def _with_lateness(self, batch: pa.RecordBatch, watermark_us: int) -> pa.RecordBatch:
+    def _with_lateness(self, batch: pa.RecordBatch, watermark_us: int | None) -> pa.RecordBatch:
         import pyarrow.compute as pc
 
         times = batch.column(batch.schema.get_field_index(self.event_time))
