@@ -291,11 +291,6 @@ class Client:
         """Raises `ByHandRefused`, as the service does."""
         return _said(self._call(SET, request, f"set the strategy of stream {request.stream}"), request.stream)
 
-    def redial(self) -> None:
-        """Connect anew, because a connection waits ever longer after failures before its next attempt."""
-        self._channel.close()
-        self._channel = self._dial()
-
     def close(self) -> None:
         self._channel.close()
 
@@ -308,6 +303,9 @@ class Client:
             return method.decode_answer(call(question, timeout=self._deadline_seconds))
         except grpc.RpcError as failed:
             kind = ServiceUnreachable if failed.code() in _NOT_THERE else ServiceFailed
+            if kind is ServiceUnreachable:  # a connection waits ever longer after failures before its next attempt
+                self._channel.close()
+                self._channel = self._dial()
             raise kind(self.address, action, f"{failed.code().name}: {failed.details()}") from failed
         except MalformedMessage as malformed:
             raise ServiceFailed(self.address, action, str(malformed)) from malformed

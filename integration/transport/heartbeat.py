@@ -275,7 +275,6 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
             if self._retry_at_us is None:
                 self._say(f"the watermark holds. {gone}")
             self._retry_at_us = now_us + _RETRY_US
-            self._connected().redial()
             return last
         if self._retry_at_us is not None:
             self._say("the service answers again.")

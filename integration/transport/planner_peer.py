@@ -81,6 +81,5 @@ class ServicePeer:
             sys.stderr.write(printable(line) + "\n")
             sys.stderr.flush()
         self._retry_at_us = monotonic_us() + _RETRY_US
-        self._connected().redial()
         # Drop the events of the last answer, because the planner has already taken them.
         self._guidance = replace(self._guidance, events=())

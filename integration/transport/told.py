@@ -169,9 +169,6 @@ class ToldClient:
         self._waits = True
         return told
 
-    def redial(self) -> None:
-        """Do nothing, because no file stays open."""
-
     def _newest(self, token: str) -> Told | None:
         path = _file(self._seal, token)
         try:
