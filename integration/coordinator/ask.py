@@ -16,9 +16,7 @@ from .messages import SAY, STATUS, Refused, Say, StatusAnswer, StatusQuestion, e
 _DEADLINE_SECONDS = 10.0
 
 
-def ask_status(
-    caller: Caller, *, deadline_seconds: float = _DEADLINE_SECONDS, limit: int | None = None
-) -> StatusAnswer:
+def ask_status(caller: Caller, *, limit: int | None = None) -> StatusAnswer:
     """Ask a coordinator for the status of all sources, tasks and groups.
 
     Args:
@@ -28,7 +26,7 @@ def ask_status(
         AddressRefused, TokenRefused: a file of the caller cannot be used.
         CoordinatorUnreachable: no answer came in time, or the caller has no access.
     """
-    return _ask(caller, STATUS, StatusQuestion(limit), "ask for the status", deadline_seconds)
+    return _ask(caller, STATUS, StatusQuestion(limit), "ask for the status")
 
 
 def forget_task(caller: Caller, task: TaskId) -> None:
@@ -38,18 +36,16 @@ def forget_task(caller: Caller, task: TaskId) -> None:
         RefusedByCoordinator: the coordinator does not know the task, or the task lives.
     """
     said = Say(uuid.uuid4().hex, [TaskForgotten(task)])
-    [answer] = _ask(caller, SAY, said, f"forget task {task}", _DEADLINE_SECONDS).answers
+    [answer] = _ask(caller, SAY, said, f"forget task {task}").answers
     if isinstance(answer, Refused):
         raise RefusedByCoordinator(str(task), answer.error, answer.text)
 
 
-def _ask(
-    caller: Caller, method: Method[Question, Answer], question: Question, action: str, deadline_seconds: float
-) -> Answer:
+def _ask(caller: Caller, method: Method[Question, Answer], question: Question, action: str) -> Answer:
     metadata = caller.metadata()
     with caller.channel() as channel:
         ask = channel.unary_unary(method.path, request_serializer=encode, response_deserializer=bytes)
         try:
-            return method.decode_answer(ask(question, timeout=deadline_seconds, metadata=metadata))
+            return method.decode_answer(ask(question, timeout=_DEADLINE_SECONDS, metadata=metadata))
         except (grpc.RpcError, LowmarkError) as failed:
             raise CoordinatorUnreachable(caller.address, action, cause_of(failed)) from failed

@@ -352,9 +352,7 @@ def test_connections_without_end_do_not_end_it_and_do_not_disturb_who_is_there(f
 
         def comes_in() -> bool:
             try:
-                return (
-                    ask_status(Caller(coordinator.address, tls_ca=cert, token_file=token), deadline_seconds=2).pid > 0
-                )
+                return ask_status(Caller(coordinator.address, tls_ca=cert, token_file=token)).pid > 0
             except CoordinatorUnreachable:
                 return False
 
@@ -407,7 +405,7 @@ def test_where_callers_need_a_certificate_a_stranger_costs_no_memory_and_delays_
             wait_until(partial(has_risen, client, number), "and goes on working", seconds=SECONDS)
 
         with pytest.raises(CoordinatorUnreachable, match=r"UNAVAILABLE|DEADLINE_EXCEEDED"):
-            ask_status(Caller(coordinator.address, tls_ca=cert, token_file=token), deadline_seconds=2)
+            ask_status(Caller(coordinator.address, tls_ca=cert, token_file=token))
         shown = ("--tls-ca", cert, "--token-file", token, "--tls-cert", cert, "--tls-key", key)
         probe = [*LOWMARK, "status", "--coordinator", coordinator.address, *map(str, shown)]
         assert subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode == 0
