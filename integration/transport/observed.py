@@ -173,32 +173,26 @@ class ObservedMeasure(Measure):
         raise UnreadableReport(where, f"expected the newest time as a whole number, got {newest_us!r:.40}")
 
     def _names(self, metric: Mapping[str, Any], where: str) -> dict[int, str]:
-        try:
-            shown = self._shown(metric)
-        except (ValueError, TypeError, AttributeError, RecursionError) as broken:
-            raise UnreadableReport(where, f"expected rows of {self.key.columns} as names: {broken}") from broken
-        names: dict[int, str] = {}
-        for values in shown:
-            # An impossible value, such as half of a surrogate pair, leaves its split without a name.
-            with suppress(ValueError, OverflowError):
-                if self.key.fits(values):
-                    names |= self.key.names([values])
-        return names
-
-    def _shown(self, metric: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        key, names = self.key, dict[int, str]()
         sample, hindmost = metric.get("names"), metric.get("hindmost")
-        # A struct is a Row in a listener's event, and an object without its null fields in JSON.
-        rows = [row if isinstance(row, Mapping) else row.asDict() for row in sample or () if row is not None]
-        if hindmost is not None:
-            text = base64.b64decode(hindmost) if isinstance(hindmost, str) else bytes(memoryview(hindmost))
-            rows.append(json.loads(text))
-        typed = tuple(zip(self.key.columns, self.key.types, strict=True))
-        shown = []
-        for row in rows:
-            # Python has no date after the year 9999, so the split stays without a name; its rows still count.
-            with suppress(ValueError):
-                shown.append(tuple(from_json(row.get(column), kind) for column, kind in typed))
-        return shown
+        try:
+            # A struct is a Row in a listener's event, and an object without its null fields in JSON.
+            rows = [row if isinstance(row, Mapping) else row.asDict() for row in sample or () if row is not None]
+            if hindmost is not None:
+                text = base64.b64decode(hindmost) if isinstance(hindmost, str) else bytes(memoryview(hindmost))
+                rows.append(json.loads(text))
+            for row in rows:
+                # A value that Python has not, such as a date after the year 9999 or half of a surrogate pair, leaves
+                # its split without a name; its rows still count.
+                with suppress(ValueError, OverflowError):
+                    values = [
+                        from_json(row.get(column), kind) for column, kind in zip(key.columns, key.types, strict=True)
+                    ]
+                    if key.fits(values):
+                        names[key.split_id(values)] = key.name(values)
+        except (ValueError, TypeError, AttributeError, RecursionError) as broken:
+            raise UnreadableReport(where, f"expected rows of {key.columns} as names: {broken}") from broken
+        return names
 
     def _sketch(self, key: str, value: str, mode: str) -> str:
         return f"tuple_sketch_agg_double({key}, {value}, {self.sketch_lg}, '{mode}')"

@@ -139,9 +139,6 @@ class SplitKey:
         """
         return split_name(values).encode(errors="backslashreplace").decode()
 
-    def names(self, splits: Iterable[Sequence[SplitValue]]) -> dict[int, str]:
-        return {self.split_id(values): self.name(values) for values in splits}
-
     def declared(self, stream: str, splits: Iterable[object]) -> dict[int, str]:
         """Return id -> name of the user's ``splits=``: one value each for a single column, else a tuple or list each.
 
@@ -158,7 +155,7 @@ class SplitKey:
                     f"splits= holds {split!r}, which is no value of ({shape})",
                     "give one value for a single split column, a tuple in column order for several.",
                 )
-            named |= self.names([values])  # type: ignore[list-item]  # checked by _fits
+            named[self.split_id(values)] = self.name(values)  # type: ignore[arg-type]  # checked by _fits
         return named
 
     def fits(self, values: Sequence[object]) -> bool:

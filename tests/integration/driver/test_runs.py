@@ -39,7 +39,7 @@ Offset = Mapping[str, Mapping[str, int]]
 
 
 def stream(*, declared: tuple[tuple[str, int], ...] = (), sources: int = 1) -> Stream:
-    names, strategy = KEY.names(declared), WatermarkStrategy.for_monotonous_timestamps()
+    names, strategy = KEY.declared("orders", declared), WatermarkStrategy.for_monotonous_timestamps()
     measure = ObservedMeasure(metric_of("s"), "orders", KEY, "ts", None, 4, detail=False, sample_names=True)
     return Stream(
         name="orders", stream_id="s", strategy=strategy, key=KEY, measure=measure,
@@ -553,8 +553,8 @@ def test_a_query_that_cannot_end_by_itself_is_refused_instead_of_emitting_nothin
 
 def test_a_holder_that_stays_is_told_once_and_those_that_take_turns_are_not(caplog: pytest.LogCaptureFixture) -> None:
     run = begun(stream())
-    first, second, third = ids = list(KEY.names((("a", 0), ("a", 1), ("a", 2))))
-    run.stream.names.update(KEY.names((("a", 0), ("a", 1), ("a", 2))))
+    first, second, third = ids = list(KEY.declared("orders", (("a", 0), ("a", 1), ("a", 2))))
+    run.stream.names.update(KEY.declared("orders", (("a", 0), ("a", 1), ("a", 2))))
     run.handle(SplitsDiscovered(tuple(ids)), 0)
     at_us = [0]
 
