@@ -127,21 +127,16 @@ class ClientState:
         self._lease_us: int | None = None
         self._renew_at_us: int | None = None
         self._longest_wait_us = _FIRST_WAIT_US
-        self.connected = False
-        """Whether a coordinator listens."""
-        self.since_us: int | None = None
-        """When `connected` last changed; None: there was no connection yet, and no attempt has failed."""
+        self.connected = False  # whether a coordinator listens
+        self.since_us: int | None = None  # when `connected` last changed; None: no attempt has ended yet
         self.why = "not connected yet"
-        """Why there is no connection."""
-        self.retry_at_us: int | None = None
-        """Time of the next attempt; None: at once."""
+        self.retry_at_us: int | None = None  # time of the next attempt; None: at once
 
     # -- events from the application
 
     def register(self, registration: TaskRegistered) -> None:
         """Begin a run of a task in place of the run before."""
-        before = self._tasks.get(registration.task)
-        self._add(_Mine(registration, registration.token, low_us=None if before is None else before.low_us))
+        self._add(_Mine(registration, registration.token, low_us=self.low_us(registration.task)))
 
     def resume(self, registration: TaskRegistered, token: str, low_us: int | None) -> None:
         """Continue a run of an earlier life under its newest token; the task has heard the low watermark ``low_us``."""

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("lowmark")
 # An answer takes milliseconds; Prometheus itself gives up after 10 seconds.
 _CLIENT_SECONDS = 15.0
-_POLL_SECONDS = 0.1
-"""How often the server looks whether it is stopped; `stop` waits for the next look."""
+_POLL_SECONDS = 0.1  # how often the server looks whether it is stopped; `stop` waits for the next look
 _MOST_CLIENTS = 16
 _LINE_MOST_BYTES = 65_536
 _THIS_MACHINE = frozenset({"127.0.0.1", "localhost", "[::1]"})
