@@ -128,9 +128,9 @@ class TrackedMeasure(Measure):
         self.tracks.value.clear()
 
 
-def future_limit_us(guard_us: int | None) -> int | None:
-    """Return the largest event time that moves a watermark, by the clock of this task; None: no guard."""
-    return None if guard_us is None else min(MOST_US, time.time_ns() // 1_000 + guard_us)
+def future_limit_us(guard_us: int | None) -> int:
+    """Return the largest event time that moves a watermark, by the clock of this task: any without a guard."""
+    return MOST_US if guard_us is None else min(MOST_US, time.time_ns() // 1_000 + guard_us)
 
 
 def add_to_batch(tracks: Accumulator[Tracks], track: BatchTrack) -> None:

@@ -153,7 +153,7 @@ class _Reduction:
             late = pc.less_equal(micros, _int64(self._late_us))
             if late.true_count:
                 self._late.append(_grouped(keys, _only(late, micros)))
-        if self._future_limit_us is not None:
+        if self._future_limit_us < MOST_US:
             future = pc.greater(micros, _int64(self._future_limit_us))
             future_rows = future.true_count
             if future_rows:
@@ -174,10 +174,9 @@ class _Reduction:
 
     def _generate(self, batch: pa.RecordBatch, rows: list[dict[str, Any]], times_us: list[int | None]) -> None:
         splits = zip(*map(split_values, self._keys(batch)), strict=True)
-        limit_us = MOST_US if self._future_limit_us is None else self._future_limit_us
         for values, row, time_us in zip(splits, rows, times_us, strict=True):
             has_split = values != (None,) or not self._job.integral
-            if has_split and time_us is not None and time_us <= limit_us:
+            if has_split and time_us is not None and time_us <= self._future_limit_us:
                 self._generators.see(values, row, time_us)
 
     def _keys(self, batch: pa.RecordBatch) -> list[pa.Array[Any]]:

@@ -16,7 +16,6 @@ from lowmark.sources.metric_group import added_up
 from lowmark.sources.planning.slots import SlotWork
 from lowmark.watermark import LowmarkError, SplitId, WatermarkStrategy
 from lowmark.watermark.lateness import SliceLateness
-from lowmark.watermark.moment import MOST_US
 from lowmark.watermark.splits.tracker import SplitMark
 
 from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch, future_limit_us
@@ -89,11 +88,7 @@ class _SlotRecording:
             late: Any = pc.less_equal(micros, pa.scalar(self._late_us, pa.int64()))
             self._late_rows[split, self._cell] += late.true_count
         tracker = self._track.tracker
-        if (
-            micros.null_count == 0
-            and first_us >= 0
-            and (self._future_limit_us is None or latest_us <= self._future_limit_us)
-        ):
+        if micros.null_count == 0 and first_us >= 0 and latest_us <= self._future_limit_us:
             tracker.observe_many(split, SplitMark(latest_us, first_us, len(micros)), self._cell)
             return
         # Count each bad row by its kind: null, before 1970, or too far ahead of the clock.
@@ -101,8 +96,8 @@ class _SlotRecording:
             tracker.observe(split, time_us, self._cell, latest_us=self._future_limit_us)
 
     def _count_lateness(self, split: int, times_us: npt.NDArray[np.int64]) -> None:
-        latest_us = MOST_US if self._future_limit_us is None else self._future_limit_us
-        self._lateness.setdefault(split, SliceLateness()).add(times_us[(times_us >= 0) & (times_us <= latest_us)])
+        good = (times_us >= 0) & (times_us <= self._future_limit_us)
+        self._lateness.setdefault(split, SliceLateness()).add(times_us[good])
 
     def send(self, event: SourceEvent) -> None:
         serializer = self._recorder.events
