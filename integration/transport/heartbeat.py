@@ -28,6 +28,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +175,6 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
     def __init__(self, *, address: str, stream_id: str, stream: str, delay_ms: int, split: str | None = None) -> None:
         self._address, self._stream_id, self._stream, self._delay_ms = address, stream_id, stream, delay_ms
         self._split = split
-        self._client: Client | ToldClient | None = None
         self._last: HeartbeatOffset | None = None  # None until this process has attached
         self._batch_planned = False
         self._available_now = False
@@ -290,7 +290,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
     def _take(self, reply: HeartbeatReply, token: str) -> HeartbeatOffset:
         _check(reply)
         self._wake_at_us = reply.wake_at_us
-        silent = self._connected().silent_since
+        silent = self._client.silent_since
         known = None if self._last is None else self._last.client_silent_since
         self._last = HeartbeatOffset(
             self._stream, reply.low_watermark_us, token, reply.epoch, reply.state, self._split, silent
@@ -308,15 +308,14 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
             self._stream_id, token, planned_at_us=self._planned_at_us, polled_until_us=self._polled_until_us,
             available_now=self._available_now, **more,
         )  # fmt: skip
-        return self._connected().heartbeat(request)
+        return self._client.heartbeat(request)
 
-    def _connected(self) -> Client | ToldClient:
+    @cached_property
+    def _client(self) -> Client | ToldClient:
         from .driver_rpc import Client
         from .told import SCHEME, ToldClient
 
-        if self._client is None:
-            self._client = (ToldClient if self._address.startswith(SCHEME) else Client)(self._address)
-        return self._client
+        return (ToldClient if self._address.startswith(SCHEME) else Client)(self._address)
 
 
 def _is_planner() -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import ServiceUnreachable
@@ -30,7 +31,6 @@ class ServicePeer:
 
     def __init__(self, *, address: str, stream_id: str, stream: str) -> None:
         self._address, self._stream_id, self._stream = address, stream_id, stream
-        self._client: Client | None = None
         self._guidance = Guidance()
         self._retry_at_us: int | None = None
         self._untold: dict[int, Planned] = {}  # by checkpoint
@@ -42,7 +42,7 @@ class ServicePeer:
             try:
                 for planned in list(self._untold.values()):
                     self._say(token, planned)
-                self._guidance = self._connected().guide(GuideRequest(stream_id=self._stream_id, token=token))
+                self._guidance = self._client.guide(GuideRequest(stream_id=self._stream_id, token=token))
                 self._retry_at_us = None
             except ServiceUnreachable as gone:
                 self._note(gone)
@@ -61,18 +61,17 @@ class ServicePeer:
     def _say(self, token: str, planned: Planned) -> None:
         from .driver_rpc import PlannedRequest
 
-        self._connected().planned(PlannedRequest(stream_id=self._stream_id, token=token, planned=planned))
+        self._client.planned(PlannedRequest(stream_id=self._stream_id, token=token, planned=planned))
         self._untold.pop(planned.checkpoint, None)
 
     def _may_try(self) -> bool:
         return self._retry_at_us is None or monotonic_us() >= self._retry_at_us
 
-    def _connected(self) -> Client:
+    @cached_property
+    def _client(self) -> Client:
         from .driver_rpc import Client
 
-        if self._client is None:
-            self._client = Client(self._address)
-        return self._client
+        return Client(self._address)
 
     def _note(self, gone: ServiceUnreachable) -> None:
         if self._retry_at_us is None:
