@@ -50,17 +50,12 @@ class Extent(Generic[SplitT]):
         max_rows: int | None,
         now_us: int,
         to_present: bool,
-    ) -> tuple[SlicePlan, int | None]:
-        """Return the plan, and the event time of the next row if only alignment keeps that row from being read.
-
-        For rows that cannot be searched by time it is the largest time that was read before them.
-
-        `to_present`: whether to take only rows that were present at the first plan that says so.
-        """
+    ) -> SlicePlan:
+        """Return the plan. `to_present`: whether to take only rows that were present at the first plan that says so."""
         if to_present:
             self._aim(splits)
         if self._induced is not None:
-            return self._induced.plan(splits, checkpoint, targets=self._targets), None
+            return self._induced.plan(splits, checkpoint, targets=self._targets)
         limits = SliceLimits(
             rows=max_rows,
             size_bytes=self._options.max_bytes,
@@ -78,14 +73,14 @@ class Extent(Generic[SplitT]):
             return self._look_ahead(splits, limits)
         plan = plan_slices(self.planner, splits, limits, previous_time_us=self._previous_time_us)
         if plan.rows or limits.read_before_us is None or NoRowsReason.CAP not in plan.without_rows.values():
-            return plan, None
+            return plan
         held = [split for split in splits if plan.without_rows.get(split.split_id) is NoRowsReason.CAP]
         # Near the cap: then the found time and the cap differ by whole milliseconds, and compare exactly.
-        wanted_us = self._next_row(held, limits, limits.read_before_us).wanted_us
-        if wanted_us is None:  # none can be searched, so they wait at the largest times that were read of them
+        next_us = self._next_row(held, limits, limits.read_before_us).wanted_us
+        if next_us is None:  # none can be searched, so they wait at the largest times that were read of them
             read_us = (limits.observed_us.get(split.split_id) for split in held)
-            wanted_us = min((us for us in read_us if us is not None), default=None)
-        return plan, wanted_us
+            next_us = min((us for us in read_us if us is not None), default=None)
+        return replace(plan, next_us=next_us)
 
     def unanswered(self, plan: SlicePlan, splits: Sequence[SplitT]) -> list[str]:
         """Return the splits without an answer in a plan that this run has to read further, although it ends."""
@@ -128,7 +123,7 @@ class Extent(Generic[SplitT]):
             self._targets |= {name: end.position for name, end in ends.items() if name in self._unaimed}
             self._unaimed -= ends.keys()
 
-    def _look_ahead(self, splits: Sequence[SplitT], limits: SliceLimits) -> tuple[SlicePlan, int | None]:
+    def _look_ahead(self, splits: Sequence[SplitT], limits: SliceLimits) -> SlicePlan:
         """Plan nothing, but tell where every split goes on, because other members wait for this source, too.
 
         A split that cannot be searched by time has to be read until it is heard of, if no other split tells.
@@ -137,13 +132,14 @@ class Extent(Generic[SplitT]):
         found = self._next_row(splits, limits, near_us)
         if not found.searchable:
             limits = replace(limits, paused=frozenset(limits.observed_us))
-            return plan_slices(self.planner, splits, limits, previous_time_us=None), None
+            return plan_slices(self.planner, splits, limits, previous_time_us=None)
         names = frozenset(split.split_id for split in splits)
         if found.time_us is None:
             limits = replace(limits, paused=names)
         else:  # every split counts as read up to there, because a share of an unsearchable one would be read otherwise
             limits = replace(limits, read_before_us=found.time_us, observed_us=dict.fromkeys(names, found.time_us))
-        return plan_slices(self.planner, splits, limits, previous_time_us=self._previous_time_us), found.wanted_us
+        plan = plan_slices(self.planner, splits, limits, previous_time_us=self._previous_time_us)
+        return replace(plan, next_us=found.wanted_us)
 
     def _next_row(self, splits: Sequence[SplitT], limits: SliceLimits, near_us: int) -> NextRow:
         until_us = -EARLIEST_US if limits.believed_until_us is None else limits.believed_until_us

@@ -184,7 +184,7 @@ class BatchPlanner(Generic[SplitT]):
             raise enumeration.coordinator.failure
         first = nullcontext() if start.checkpoint else self._telling.planning_first(len(candidates))
         with self._naming_batch(start.checkpoint + 1), first:
-            plan, next_us = present.extent.plan(
+            plan = present.extent.plan(
                 splits,
                 guidance,
                 checkpoint=start.checkpoint + 1,
@@ -198,10 +198,10 @@ class BatchPlanner(Generic[SplitT]):
         self._unanswered = present.extent.unanswered(plan, splits)
         if not self._moves(present, plan, candidates, guidance):
             self._empty_until_us = steady_us + _EMPTY_PLAN_LASTS_US
-            self._tell(present, start.checkpoint, candidates, plan, next_us)
+            self._tell(present, start.checkpoint, candidates, plan)
             return start
         self._empty_until_us = None
-        return self._write(present, start.checkpoint + 1, candidates, plan, next_us)
+        return self._write(present, start.checkpoint + 1, candidates, plan)
 
     def tasks(self, start: BatchOffset, end: BatchOffset) -> list[SlotWork[SplitT]]:
         """Return the task of each reader slot between two offsets. Except for events, only the offsets decide it.
@@ -280,12 +280,7 @@ class BatchPlanner(Generic[SplitT]):
         return bool(new) or unheard or any(cut.stop > cut.start or cut.finished for cut in plan.slices.values())
 
     def _write(
-        self,
-        present: _Present[SplitT],
-        checkpoint: int,
-        candidates: Mapping[str, Placed[SplitT]],
-        plan: SlicePlan,
-        next_us: int | None,
+        self, present: _Present[SplitT], checkpoint: int, candidates: Mapping[str, Placed[SplitT]], plan: SlicePlan
     ) -> BatchOffset:
         with self._naming_batch(checkpoint):
             names = sorted(candidates.keys() & plan.slices.keys())
@@ -314,7 +309,7 @@ class BatchPlanner(Generic[SplitT]):
                 live[split_id] = replace(placed, split=cuts[split_id][1])
         state = BatchState(snapshot, tuple(live.values()), tuple(slices), plan.time_us)
         end = BatchOffset.encode(self._name, checkpoint, self._token, state, self._source.split_serializer)
-        self._tell(present, checkpoint, told, plan, next_us)
+        self._tell(present, checkpoint, told, plan)
         self._tasks = {checkpoint: slots.take_events()}
         slots.settle(candidates)
         present.at, present.live = end, live
@@ -322,12 +317,7 @@ class BatchPlanner(Generic[SplitT]):
         return end
 
     def _tell(
-        self,
-        present: _Present[SplitT],
-        checkpoint: int,
-        candidates: Mapping[str, Placed[SplitT]],
-        plan: SlicePlan,
-        next_us: int | None,
+        self, present: _Present[SplitT], checkpoint: int, candidates: Mapping[str, Placed[SplitT]], plan: SlicePlan
     ) -> None:
         slices, metrics = plan.slices, present.enumeration.coordinator.metric_values()
         planned = Planned(
@@ -338,7 +328,7 @@ class BatchPlanner(Generic[SplitT]):
             backlog_rows={name: cut.backlog_rows for name, cut in slices.items()},
             finished=tuple(sorted(name for name, cut in slices.items() if cut.finished)),
             paused=frozenset(name for name, why in plan.without_rows.items() if why is NoRowsReason.CAP),
-            next_us=next_us,
+            next_us=plan.next_us,
             metrics=added_up([metrics, present.extent.planner.metric_values()]),
             missing=self._telling.why_no_splits(looked=metrics.get("discoveries", 0) > 0),
             trouble=present.extent.trouble(),

@@ -50,9 +50,9 @@ def next_us(
     extent: Extent[SourceSplit], *splits: SourceSplit, guidance: Guidance = CAP, to_present: bool = False
 ) -> int | None:
     """Plan below the cap without a row, and return the event time that the group is told."""
-    plan, wanted_us = extent.plan(splits, guidance, checkpoint=1, max_rows=None, now_us=10**12, to_present=to_present)
+    plan = extent.plan(splits, guidance, checkpoint=1, max_rows=None, now_us=10**12, to_present=to_present)
     assert plan.rows == 0
-    return wanted_us
+    return plan.next_us
 
 
 def test_a_group_is_told_no_row_that_waits_for_a_parent_because_the_parent_would_wait_for_ever() -> None:
@@ -83,9 +83,9 @@ def test_a_stream_that_its_group_holds_reads_no_row_of_a_split_with_a_wrong_cloc
     extent = Extent(source, "rows", PlanOptions(future_guard_us=300 * SECOND), [], None)
     splits = [SourceSplit(split_id=name) for name in "ab"]
     hold, now_us = Guidance(hold=True), 1_000_000 * SECOND
-    plan, wanted_us = extent.plan(splits, hold, checkpoint=1, max_rows=50, now_us=now_us, to_present=False)
+    plan = extent.plan(splits, hold, checkpoint=1, max_rows=50, now_us=now_us, to_present=False)
 
-    assert (plan.rows, wanted_us) == (0, pytest.approx(100 * SECOND, abs=MILLISECOND_US))
+    assert (plan.rows, plan.next_us) == (0, pytest.approx(100 * SECOND, abs=MILLISECOND_US))
 
 
 def test_a_stream_that_its_group_holds_is_read_until_it_is_heard_of_if_rows_of_wrong_clocks_come_first() -> None:
@@ -95,7 +95,7 @@ def test_a_stream_that_its_group_holds_is_read_until_it_is_heard_of_if_rows_of_w
     while len(read) < 9:
         splits = [SourceSplit(split_id="a", start=1), SourceSplit(split_id="b", start=sum(read))]
         guidance, now_us = Guidance(hold=True, observed_us=observed_us), 1_000_000 * SECOND
-        plan, _ = extent.plan(splits, guidance, checkpoint=1, max_rows=3, now_us=now_us, to_present=False)
+        plan = extent.plan(splits, guidance, checkpoint=1, max_rows=3, now_us=now_us, to_present=False)
         read.append(plan.rows)
         if sum(read) > 5:
             observed_us["b"] = 200 * SECOND

@@ -342,7 +342,7 @@ def test_losses_and_silence_are_those_of_the_planner_that_the_status_shows() -> 
     extent = Extent(Grouped(**GIVEN, reader_group="g"), "orders", PlanOptions(), [split], None)
     assert extent.planner.metric_values()["lost_bytes"] == 0
     client.state, group.answers = SegmentState(500_000, 10_500_000, False), [{("orders", 0): 10_500_000}]
-    plan, _ = extent.plan([split], Guidance(), checkpoint=1, **ask)
+    plan = extent.plan([split], Guidance(), checkpoint=1, **ask)
     assert plan.slices[split.split_id].stop == 10_500_000
     assert extent.planner.metric_values().items() >= {"lost_bytes": 499_000, "data_losses": 1}.items()
     assert extent.trouble() is None
