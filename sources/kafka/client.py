@@ -270,10 +270,11 @@ class KafkaClient:
         Without `patience_seconds` no key is without an answer: the second mapping is empty. `ask` is called with the
         seconds for a request, and asks for the keys in `left`, if given; `patience_seconds` needs them.
         """
-        patience = self._patience(action)
         answers: dict[Any, AnswerT | None] = {}
         if left is not None and not left:
             return answers, {}
+        system, now_seconds = f"Kafka at {self._settings.place}", self._now_seconds
+        patience = Patience(system, action, self._patience_seconds, now_seconds=now_seconds, pause=self._wait)
         while True:
             greeted, unreached = self._greet, self._greeting()
             if unreached is None:
@@ -290,9 +291,11 @@ class KafkaClient:
             self._renew()
             error, spent_seconds = next(iter(failed.values())), patience.spent_seconds
             leaves_out = patience_seconds is not None and spent_seconds >= patience_seconds
-            if leaves_out and (answers or not self._hopeless(error, spent_seconds)):
+            hopeless = self._hopeless(error, spent_seconds)
+            if leaves_out and (answers or not hopeless):
                 return answers, failed
-            self._pause_or_give_up(action, error, patience)
+            if hopeless or not patience.goes_on(self.cause(error)):
+                raise self.unavailable(action, error, spent_seconds) from error
 
     def _wait_for(
         self, ask: Callable[[float], Mapping[Any, Future[AnswerT]]], seconds: float, absent: set[int], *, greeted: bool
@@ -345,15 +348,6 @@ class KafkaClient:
 
     def _request_seconds(self, left_seconds: float) -> float:
         return min(self._request_limit_seconds if self._reached else REQUEST_SECONDS, max(0.5, left_seconds))
-
-    def _patience(self, action: str) -> Patience:
-        system = f"Kafka at {self._settings.place}"
-        return Patience(system, action, self._patience_seconds, now_seconds=self._now_seconds, pause=self._wait)
-
-    def _pause_or_give_up(self, action: str, failed: Exception, patience: Patience) -> None:
-        spent = patience.spent_seconds
-        if self._hopeless(failed, spent) or not patience.goes_on(self.cause(failed)):
-            raise self.unavailable(action, failed, spent) from failed
 
     def _hopeless(self, failed: Exception, spent_seconds: float) -> bool:
         """Whether asking again cannot help: the login was refused, the error stays, or the address is wrong."""
