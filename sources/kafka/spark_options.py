@@ -67,7 +67,7 @@ def arguments(given: Mapping[str, str]) -> dict[str, Any]:
     if brokers is None:
         raise InvalidKafkaOption("kafka.bootstrap.servers", "nothing", '"host:port"', "name the brokers.")
     columns, assigned = options.names("columns"), options.text("assign")
-    wanted: dict[str, Any] = {
+    return {
         "bootstrap_servers": brokers,
         "topics": options.names("subscribe"),
         "topic_pattern": options.text("subscribePattern"),
@@ -81,11 +81,9 @@ def arguments(given: Mapping[str, str]) -> dict[str, Any]:
             *(("headers",) if options.flag("includeHeaders") else ()),
         ),
         "consumer_options": consumer,
-        **options.texts(TEXTS),
+        **options.given(TEXTS, options.text),
+        **options.given({"transactional": "transactional"}, options.flag),
     }
-    if (transactional := options.flag("transactional")) is not None:
-        wanted["transactional"] = transactional
-    return wanted
 
 
 def _position(options: SparkOptions, side: str) -> KafkaOffsets | None:

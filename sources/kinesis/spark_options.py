@@ -71,7 +71,7 @@ def arguments(given: Mapping[str, str]) -> dict[str, Any]:
             raise InvalidKinesisOption(name, "a value", "an option of a Kinesis stream", "did you mean 'fetchers'?")
     known = (*TEXTS, *OTHERS, *COUNTS, *RATES)
     options = SparkOptions(given, known, InvalidKinesisOption, "an option of a Kinesis stream")
-    wanted: dict[str, Any] = {**options.texts(TEXTS)}
+    wanted = options.given(TEXTS, options.text) | options.given({"columns": "columns"}, options.names)
     for option in ("streamName", "streamARN"):
         if (names := options.names(option)) is not None:
             wanted.setdefault("streams", []).extend(names)
@@ -79,10 +79,7 @@ def arguments(given: Mapping[str, str]) -> dict[str, Any]:
     wanted["start"] = _position("initialPosition", "LATEST" if begin is None else begin)
     if (end := options.text("endingPosition")) is not None:
         wanted["stop"] = _position("endingPosition", end)
-    if (fails := options.flag("failOnDataLoss")) is not None:
-        wanted["on_data_loss"] = "error" if fails else "go_on"
-    if (columns := options.names("columns")) is not None:
-        wanted["columns"] = columns
+    wanted["on_data_loss"] = "go_on" if options.flag("failOnDataLoss") is False else "error"
     return wanted | _numbers(options)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 from lowmark.watermark.errors import shown
 
@@ -33,9 +34,9 @@ class SparkOptions:
     def text(self, option: str) -> str | None:
         return self._given.get(option.lower())
 
-    def texts(self, arguments: Mapping[str, str]) -> dict[str, str]:
-        """Return the values of given options by the names of arguments; `arguments` is option -> argument."""
-        return {argument: text for option, argument in arguments.items() if (text := self.text(option)) is not None}
+    def given(self, arguments: Mapping[str, str], read: Callable[[str], object]) -> dict[str, Any]:
+        """Return what `read` makes of given options, by the names of arguments; `arguments` is option -> argument."""
+        return {argument: value for option, argument in arguments.items() if (value := read(option)) is not None}
 
     def names(self, option: str) -> list[str] | None:
         """Return the names in an option, separated by commas."""

@@ -52,13 +52,10 @@ def arguments(given: Mapping[str, str]) -> dict[str, Any]:
     for option in ("controller", "scope"):
         if options.text(option) is None:
             raise InvalidPravegaOption(option, "nothing", "a value", "it says where the streams are.")
-    made: dict[str, Any] = {**options.texts(_TEXTS)}
+    made = options.given(_TEXTS, options.text) | options.given(_FLAGS, options.flag)
     for option in _LISTS:
         if (names := options.names(option)) is not None:
             made[option] = names[0] if option in {"start", "stop"} and len(names) == 1 else names
-    for option, argument in _FLAGS.items():
-        if (flag := options.flag(option)) is not None:
-            made[argument] = flag
     if (jvm_options := options.text("jvmOptions")) is not None:
         made["jvm_options"] = jvm_options.split()
     if (fetchers := options.text("fetchers")) is not None:
