@@ -182,8 +182,7 @@ class _Look:
                     self._take_error(message)
             messages = [message for message in messages if message.error() is None]
         last: TopicPartitionId | None = None
-        for begin, end in partition_runs(messages, one_topic=self._one_topic) if messages else ():
-            last = str(messages[begin].topic()), int(messages[begin].partition() or 0)
+        for last, begin, end in partition_runs(messages, one_topic=self._one_topic) if messages else ():
             if last in self._assigned:
                 self._add(last, messages[begin:end])
         # A partition with its answer and its batch is fetched no further, because it would delay the others.

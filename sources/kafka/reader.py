@@ -257,9 +257,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             return
         parts: list[tuple[_Range, int, int]] = []
         done: list[_Range] = []
-        for begin, end in partition_runs(messages, one_topic=len(self._topics) == 1):
-            first = messages[begin]
-            key = (str(first.topic()), int(first.partition() or 0))
+        for key, begin, end in partition_runs(messages, one_topic=len(self._topics) == 1):
             each = self._ranges.get(key)
             if each is None or each in done:
                 continue  # the range was finished or dropped a moment ago
@@ -526,8 +524,8 @@ def _offset(message: Message) -> int:
     return int(message.offset() or 0)
 
 
-def partition_runs(messages: Sequence[Message], *, one_topic: bool) -> list[tuple[int, int]]:
-    """Return (begin, end) of each run of records of one partition, among one or more records."""
+def partition_runs(messages: Sequence[Message], *, one_topic: bool) -> list[tuple[TopicPartitionId, int, int]]:
+    """Return each run of records of one partition, among one or more records: the partition, begin and end."""
     from confluent_kafka import Message
 
     partitions = np.fromiter(map(Message.partition, messages), np.int32, len(messages))
@@ -535,5 +533,5 @@ def partition_runs(messages: Sequence[Message], *, one_topic: bool) -> list[tupl
     if not one_topic:
         topics = list(map(Message.topic, messages))
         changes |= np.fromiter((a != b for a, b in pairwise(topics)), np.bool_, len(topics) - 1)
-    cuts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(messages)]
-    return list(pairwise(cuts))
+    cuts = pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(messages)])
+    return [((str(messages[at].topic()), int(messages[at].partition() or 0)), at, end) for at, end in cuts]
