@@ -75,7 +75,7 @@ class FormatOptions:
             slots=given.number("tasks") or 1,
             max_rows=given.number("maxRowsPerBatch"),
             max_bytes=given.number("maxBytesPerBatch"),
-            max_slice_us=given.duration_us("maxSlice"),
+            max_slice_us=None if (span := given.take("maxSlice")) is None else duration_us(span, what="maxSlice"),
             by_time=given.flag("byTime", default=True),
         )
         split_column, name = given.take("splitColumn"), given.take("name")
@@ -110,10 +110,6 @@ class _Given:
         if int(value) < least:
             raise InvalidOption(self.format_name, option, shown(value), f"a whole number, {least} or more")
         return int(value)
-
-    def duration_us(self, option: str) -> int | None:
-        value = self.take(option)
-        return None if value is None else duration_us(value, what=option)
 
     def flag(self, option: str, *, default: bool) -> bool:
         value = self.take(option)
