@@ -18,13 +18,7 @@ import numpy.typing as npt
 
 from .duration import duration_us, format_duration_us
 from .errors import InvalidStrategy
-from .generator import (
-    LOWEST_US,
-    BoundedOutOfOrderness,
-    NoWatermarks,
-    WatermarkGenerator,
-    bounded_watermark_us,
-)
+from .generator import LOWEST_US, BoundedOutOfOrderness, NoWatermarks, WatermarkGenerator, bounded_watermark_us
 from .moment import LEAST_US, MILLISECOND_US, MOST_US
 from .names import unfit_character
 from .state import AllIdle, IdleClock
@@ -296,10 +290,7 @@ class WatermarkStrategy:
         return replace(self, future_guard_us=None if ahead is None else duration_us(ahead, what="future guard"))
 
     def with_watermark_alignment(
-        self,
-        group: str | None = None,
-        max_drift: Duration | None = None,
-        update_interval: Duration = "1 second",
+        self, group: str | None = None, max_drift: Duration | None = None, update_interval: Duration = "1 second"
     ) -> WatermarkStrategy:
         """Read no split further ahead than ``max_drift`` of the slowest in the group.
 

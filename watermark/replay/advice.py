@@ -96,9 +96,7 @@ def round_up(us: int) -> tuple[int, str]:
     return found_us, text if text.startswith("1 ") else f"{text}s"
 
 
-def _bounded(
-    profiles: Mapping[str, tuple[SplitProfile, int | None]],
-) -> tuple[WatermarkStrategy, tuple[str, str]]:
+def _bounded(profiles: Mapping[str, tuple[SplitProfile, int | None]]) -> tuple[WatermarkStrategy, tuple[str, str]]:
     every = LatenessHistogram()
     for profile, _ in profiles.values():
         every.merge(profile.disorder)

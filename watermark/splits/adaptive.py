@@ -81,12 +81,7 @@ class AdaptiveBounds:
     (True, 60000000)
     """
 
-    def __init__(
-        self,
-        params: AdaptiveBound,
-        kept_us: Mapping[SplitId, int],
-        kept_rows: Mapping[SplitId, int],
-    ) -> None:
+    def __init__(self, params: AdaptiveBound, kept_us: Mapping[SplitId, int], kept_rows: Mapping[SplitId, int]) -> None:
         self._params = params
         self._late_share = 1.0 - params.coverage
         longest = round(min(max(LONGEST_SPAN, LEAST_LATE / self._late_share), MOST_LATE / self._late_share))

@@ -26,16 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from lowmark.watermark.errors import InvalidWatermark
 from lowmark.watermark.moment import LEAST_US, MILLISECOND_US, MOST_US
-from lowmark.watermark.state import (
-    LEFT_OUT,
-    TAKES_PART,
-    AllIdle,
-    Signal,
-    SplitId,
-    SplitState,
-    next_state,
-    split_order,
-)
+from lowmark.watermark.state import LEFT_OUT, TAKES_PART, AllIdle, Signal, SplitId, SplitState, next_state, split_order
 
 _IDENTITY = np.iinfo(np.int64).max
 _FEW = 16  # so many equal watermarks are compared by their ids; beyond, the ids are ranked once
