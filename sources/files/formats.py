@@ -374,8 +374,7 @@ def _by_step(fold: np.ufunc, times: list[Any], missing: int, edges: _Integers) -
     if not times or edges[-1] == 0:
         return np.full(len(edges) - 1, missing, np.int64)
     filled = [pc.fill_null(part, missing).to_numpy(zero_copy_only=False) for part in times]
-    folded: _Integers = fold.reduceat(np.concatenate(filled), edges[:-1])
-    return folded
+    return fold.reduceat(np.concatenate(filled), edges[:-1])
 
 
 def _sums(counts: Any) -> _Integers:

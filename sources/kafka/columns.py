@@ -91,8 +91,7 @@ class KafkaColumns:
 
         count = len(messages)
         if name == "offset":
-            offsets: pa.Array[Any] = pa.array(np.fromiter(map(Message.offset, messages), np.int64, count))
-            return offsets
+            return pa.array(np.fromiter(map(Message.offset, messages), np.int64, count))
         if name == "headers":
             return _headers(list(map(Message.headers, messages)))
         values = list(map(Message.value if name == "value" else Message.key, messages))
@@ -110,8 +109,7 @@ def _timestamps(milliseconds: Sequence[int]) -> pa.Array[Any]:
     none = at_ms < 0
     at_us = np.minimum(at_ms, LATEST_MS) * 1_000
     column: pa.Array[Any] = pa.array(at_us, pa.int64(), mask=none if none.any() else None)
-    times: pa.Array[Any] = column.view(pa.timestamp("us", "UTC"))
-    return times
+    return column.view(pa.timestamp("us", "UTC"))
 
 
 def _timestamp_types(types: Sequence[int]) -> pa.Array[Any]:

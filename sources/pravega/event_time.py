@@ -101,8 +101,7 @@ class EventTime:
             whole = found.cast(kind, safe=getattr(found.type, "unit", "") != "ns")
         except pa.ArrowInvalid as wrong:
             raise _unfit(f"an array of {found.type}", f"{wrong}; null is for an event without a time.") from None
-        times: pa.Array[Any] = whole.cast(pa.int64()).cast(TIME)
-        return times
+        return whole.cast(pa.int64()).cast(TIME)
 
     def times_us(self, events: pa.BinaryArray) -> npt.NDArray[np.int64]:
         """Do `times`, in microseconds since the epoch; `NO_TIME` for an event without a time."""

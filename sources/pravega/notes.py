@@ -66,8 +66,7 @@ class SegmentNotes:
         """Return the noted times of events that begin at these positions; `NO_TIME` before the first mark."""
         found = np.searchsorted(self.positions, positions, side="right") - 1
         times = np.append(self.lower_us, NO_TIME)  # the last element is for index -1
-        result: npt.NDArray[np.int64] = times[found]
-        return result
+        return times[found]
 
     def find_time(self, time_us: int) -> int | None:
         """Return the byte from which on events have that noted time or a later time; None: not known yet."""

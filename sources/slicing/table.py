@@ -72,8 +72,7 @@ class SliceTable:
             stops = stop.tolist()
             for i in np.flatnonzero(rows > 0).tolist():
                 rows[i] = self._rows_before(i, stops[i])
-        least: Integers = np.minimum(rows, self._upper)
-        return least
+        return np.minimum(rows, self._upper)
 
     def count(self, i: int, stop: int) -> int:
         """Return the number of rows from the start of one split to a stop, an upper bound."""

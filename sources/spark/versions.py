@@ -69,5 +69,4 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     in_utc: dict[str, Any] = {"timezone": "UTC"} if PASSES_LIMITS else {"timestamp_utc": True}
-    made: pa.Schema = to_arrow_schema(schema, **in_utc)
-    return made
+    return to_arrow_schema(schema, **in_utc)

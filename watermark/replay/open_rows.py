@@ -39,8 +39,7 @@ class OpenRows:
     def above(self, thresholds_us: Micros) -> npt.NDArray[np.int64]:
         """How many rows end after each threshold, shape (k,) in and out; exact if a bin is as wide as a window."""
         after = np.concatenate((np.cumsum(self._rows[::-1])[::-1], [0]))
-        kept: npt.NDArray[np.int64] = after[np.searchsorted(self._bins, thresholds_us // self._width_us, side="right")]
-        return kept
+        return after[np.searchsorted(self._bins, thresholds_us // self._width_us, side="right")]
 
     def forget(self, threshold_us: int) -> None:
         """Forget rows that end at the threshold or earlier, because later calls ask for larger thresholds only."""

@@ -211,8 +211,7 @@ def _keys(counted: Mapping[int, int]) -> npt.NDArray[np.int64]:
 
 def _and_above(weights: _Weights) -> _Weights:
     """Sum up each column and the columns after it."""
-    above: _Weights = weights[..., ::-1].cumsum(axis=-1)[..., ::-1]
-    return above
+    return weights[..., ::-1].cumsum(axis=-1)[..., ::-1]
 
 
 def _about(rows: float) -> int:

@@ -217,5 +217,4 @@ def _planes(column: npt.NDArray[np.uint64] | npt.NDArray[np.int64]) -> bytes:
 
 def _whole(planes: bytes, dtype: str) -> list[int]:
     transposed = np.frombuffer(planes, dtype=np.uint8).reshape(8, -1).T
-    values: list[int] = np.ascontiguousarray(transposed).view(dtype).ravel().tolist()
-    return values
+    return np.ascontiguousarray(transposed).view(dtype).ravel().tolist()
