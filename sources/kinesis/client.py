@@ -204,7 +204,7 @@ class KinesisClient:
         self, operation: str, asked: Mapping[str, Any], action: str, *, patience_seconds: float | None = None
     ) -> dict[str, Any]:
         """Ask until there is an answer; `patience_seconds` is for all attempts, None: the time of the settings."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore import exceptions
 
         patience = Patience(
             f"Kinesis at {self.settings.place}",
@@ -221,18 +221,18 @@ class KinesisClient:
             client = connected(self.settings, self._answer_seconds)
             try:
                 answer: dict[str, Any] = getattr(client, operation)(**asked)
-            except ClientError as error:
+            except exceptions.ClientError as error:
                 self._set_clock(error.response, asked_ms)
                 if _code(error) in REFUSED:
                     forget(client)
                 cause = self._may_pass(error, action, asked)
             except UnicodeDecodeError as error:
                 cause = f"the answer is not one of Kinesis ({described(error)})"
-            except BotoCoreError as error:
-                if not _is_transient(error):
-                    forget(client)
-                    raise KinesisRefused(self.settings.place, action, described(error)) from None
+            except (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError) as error:
                 cause = without_login(described(error))
+            except exceptions.BotoCoreError as error:
+                forget(client)
+                raise KinesisRefused(self.settings.place, action, described(error)) from None
             else:
                 if ANSWERS[operation] in answer:
                     self._set_clock(answer, asked_ms)
@@ -291,9 +291,3 @@ def _stream(stream: str) -> dict[str, Any]:
 def _code(error: Any) -> str:
     """The service's name of an error."""
     return str(error.response.get("Error", {}).get("Code", ""))
-
-
-def _is_transient(error: Any) -> bool:
-    from botocore import exceptions
-
-    return isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError | exceptions.IncompleteReadError)
