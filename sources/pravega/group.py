@@ -10,16 +10,18 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from lowmark.sources.worker import Worker
 from lowmark.watermark import LowmarkError
 
 from .client import PravegaClient, StreamCut, positions_of
+from .cuts import stream_cuts
 from .errors import PravegaGroupTaken, PravegaStreamMissing
 from .java_error import JavaError, cause_of
 from .jvm import java_class, leave_java
+from .segment import PravegaSplit
 
 log = logging.getLogger("lowmark")
 
@@ -45,20 +47,21 @@ class PravegaGroup:
         self._reader: _Reader | None = None
         self._due: Any = None
 
-    def subscribe(self, cuts: Mapping[str, StreamCut]) -> None:
-        """Make the group, so that retention keeps all events that the group has not released.
+    def subscribe(self, splits: Collection[PravegaSplit]) -> None:
+        """Make the group at the starts of splits, so that retention keeps all events that the group has not released.
 
         An existing group of the same streams is not changed.
         """
+        cuts = self._cuts(splits)
         config = self._config(cuts)
         group, streams = self._make(config)
         if streams != cuts.keys():
             self._ask("reset", lambda: group.resetReaderGroup(config))
 
-    def join(self, cuts: Mapping[str, StreamCut]) -> None:
-        """Set the group to a position and read on from there. Its other readers must be made again, as Pravega says."""
+    def join(self, splits: Collection[PravegaSplit]) -> None:
+        """Set the group to the starts of splits and read on. Its other readers must be made again, as Pravega says."""
+        config = self._config(self._cuts(splits))
         self._leave()
-        config = self._config(cuts)
         group, _ = self._make(config)
 
         def joined() -> _Reader:
@@ -105,11 +108,12 @@ class PravegaGroup:
         """Return the names of the group's readers, sorted; the name of this process's begins with `lowmark-`."""
         return sorted(str(name) for name in self._ask("look up the readers of", self._group.getOnlineReaders))
 
-    def release(self, cuts: Mapping[str, StreamCut]) -> None:
-        """Let Pravega truncate events before these StreamCuts, by the stream's retention policy.
+    def release(self, splits: Collection[PravegaSplit]) -> None:
+        """Let Pravega truncate events before the starts of splits, by the stream's retention policy.
 
         A stream that a batch has found is not released until the group has that stream, too.
         """
+        cuts = self._cuts(splits)
         if self._group is None:
             self._group = self._ask("look up", lambda: self._manager.getReaderGroup(self._name))
         streams = self._ask("look up the streams of", lambda: _streams_of(self._group))
@@ -149,6 +153,9 @@ class PravegaGroup:
                 self._client.settings.scope, self._name, ", ".join(sorted(streams)), ", ".join(self._streams)
             )
         return group, streams
+
+    def _cuts(self, splits: Collection[PravegaSplit]) -> Mapping[str, StreamCut]:
+        return stream_cuts(self._client, {split.split_id: split.start for split in splits})
 
     def _config(self, cuts: Mapping[str, StreamCut]) -> Any:
         config = java_class("io.pravega.client.stream.ReaderGroupConfig")

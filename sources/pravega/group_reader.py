@@ -30,7 +30,6 @@ from lowmark.sources.api import (
 from lowmark.sources.metric_group import MetricGroup, added_up
 from lowmark.sources.reading.slices import read_slices
 
-from .client import StreamCut
 from .group import GroupReset, PravegaGroup
 from .segment import PravegaSplit, segment_epoch
 
@@ -42,11 +41,7 @@ SAY_AFTER_SECONDS = 15.0
 
 
 class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
-    """Takes the group's checkpoints on the driver; reads the given slices in a task.
-
-    Args:
-        cuts: positions by split -> the StreamCuts of these positions.
-    """
+    """Takes the group's checkpoints on the driver; reads the given slices in a task."""
 
     def __init__(
         self,
@@ -54,11 +49,10 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
         *,
         name: str,
         group: Callable[[], PravegaGroup],
-        cuts: Callable[[Mapping[str, int]], Mapping[str, StreamCut]],
         metrics: MetricGroup,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._source, self._name, self._cuts, self._now_seconds = source, name, cuts, now_seconds
+        self._source, self._name, self._now_seconds = source, name, now_seconds
         self._make_group, self._metrics = group, metrics
         self._group: PravegaGroup | None = None
         self._joined: frozenset[str] = frozenset()  # the streams with which the group was joined
@@ -121,7 +115,7 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
 
     def _join(self, group: PravegaGroup) -> None:
         self._joined = frozenset()  # the next plan joins again if this join fails
-        group.join(self._cuts({name: split.start for name, split in self._splits.items()}))
+        group.join(self._splits.values())
         self._joined = self._streams()
 
     def _streams(self) -> frozenset[str]:

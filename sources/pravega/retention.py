@@ -8,9 +8,8 @@ batch once Spark has committed that batch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from .client import StreamCut
 from .errors import PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable
 from .group import PravegaGroup
 from .segment import PravegaSplit
@@ -22,18 +21,11 @@ class Retention:
     """Keeps and releases the events of a query.
 
     Args:
-        cuts: positions by split -> the StreamCuts of these positions.
         subscribes: whether to make the group; otherwise another part makes it.
     """
 
-    def __init__(
-        self,
-        group: Callable[[], PravegaGroup],
-        cuts: Callable[[Mapping[str, int]], Mapping[str, StreamCut]],
-        *,
-        subscribes: bool,
-    ) -> None:
-        self._make_group, self._cuts, self._subscribes = group, cuts, subscribes
+    def __init__(self, group: Callable[[], PravegaGroup], *, subscribes: bool) -> None:
+        self._make_group, self._subscribes = group, subscribes
         self._kept: frozenset[str] = frozenset()  # the streams of the group
         self._group: PravegaGroup | None = None
         self._failed = False
@@ -44,7 +36,7 @@ class Retention:
         if self._subscribes and not streams <= self._kept:
             if self._group is None:
                 self._group = self._make_group()
-            self._group.subscribe(self._standing(splits))
+            self._group.subscribe(splits)
             self._kept |= streams
 
     def release(self, splits: Sequence[PravegaSplit]) -> None:
@@ -54,7 +46,7 @@ class Retention:
         try:
             if self._group is None:
                 self._group = self._make_group()
-            self._group.release(self._standing(splits))
+            self._group.release(splits)
         except (PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing) as failed:
             if not self._failed:
                 log.warning("what was read is not released to Pravega's retention: %s", failed)
@@ -67,6 +59,3 @@ class Retention:
         if self._group is not None:
             self._group.close()
             self._group = None
-
-    def _standing(self, splits: Sequence[PravegaSplit]) -> Mapping[str, StreamCut]:
-        return self._cuts({split.split_id: split.start for split in splits})

@@ -38,7 +38,7 @@ from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark.errors import shown
 
 from .chunks import chunks
-from .client import OPENED_TOGETHER, StreamCut, client_of
+from .client import OPENED_TOGETHER, client_of
 from .columns import EVENT_TIME, PravegaColumns
 from .cuts import check_stream_cut, stream_cuts
 from .enumerator import Positions, SegmentWalk
@@ -252,7 +252,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing: see their docstrings.
         """
         client = client_of(self.settings)
-        return {stream: client.text_of(cut) for stream, cut in self._cuts(positions).items()}
+        return {stream: client.text_of(cut) for stream, cut in stream_cuts(client, positions).items()}
 
     def discover(self) -> Sequence[PravegaSplit]:
         return self._walk(DiscoveredSplits())()
@@ -262,7 +262,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         self._start_java()
         retention = None
         if self._group_name:
-            retention = Retention(self._group, self._cuts, subscribes=not self._reader_group)
+            retention = Retention(self._group, subscribes=not self._reader_group)
         searched = self._event_time if self.event_time == EVENT_TIME else None
         return PravegaPlanner(
             self.settings,
@@ -277,15 +277,10 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         self._start_java()
         if not self._reader_group:
             return None
-        return GroupReader(
-            self, name=self._reader_group, group=self._group, cuts=self._cuts, metrics=context.metric_group
-        )
+        return GroupReader(self, name=self._reader_group, group=self._group, metrics=context.metric_group)
 
     def _group(self) -> PravegaGroup:
         return PravegaGroup(client_of(self.settings), self._group_name, list(self._streams.named))
-
-    def _cuts(self, positions: Mapping[str, int]) -> dict[str, StreamCut]:
-        return stream_cuts(client_of(self.settings), positions)
 
     def create_split_reader(self) -> PravegaSplitReader:
         return PravegaSplitReader(self)

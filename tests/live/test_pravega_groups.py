@@ -6,7 +6,7 @@ import json
 import random
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from lowmark.sources.pravega.client import StreamCut
 from lowmark.sources.pravega.errors import PravegaUnavailable
 from lowmark.sources.pravega.group import PravegaGroup
 from lowmark.sources.pravega.jvm import java_class
+from lowmark.sources.pravega.segment import split_of
 from lowmark.sources.reading.slices import read_slices
 
 from tests.drivers.pravega_group import Application, set_to, standing
@@ -193,9 +194,9 @@ def test_a_subscriber_is_told_what_was_committed_and_is_nobody_elses(
     released: list[Mapping[str, StreamCut]] = []
     release = PravegaGroup.release
 
-    def released_too(group: PravegaGroup, cuts: Mapping[str, StreamCut]) -> None:
-        release(group, cuts)
-        released.append(cuts)
+    def released_too(group: PravegaGroup, splits: Collection[PravegaSplit]) -> None:
+        release(group, splits)
+        released.append(group._cuts(splits))
 
     monkeypatch.setattr(PravegaGroup, "release", released_too)
     planner.committed(at)
@@ -237,19 +238,19 @@ def test_a_stream_that_is_added_to_a_query_is_kept_and_released_at_once(
 def test_a_stream_that_a_batch_has_found_is_released_when_the_group_has_it(pravega: Pravega) -> None:
     """A batch may end with splits of a stream that was found after the plan had asked for the ends."""
     one, other = pravega.create_stream(1), pravega.create_stream(1)
-    start, end = ({stream: StreamCut(stream, {0: byte}) for stream in (one, other)} for byte in (0, 60))
+    start, end = ({stream: split_of(stream, 0, byte) for stream in (one, other)} for byte in (0, 60))
     for stream in (one, other):
         pravega.write(stream, (("k", b"%04d" % n) for n in range(5)))
     group = PravegaGroup(pravega.client, f"g{uuid.uuid4().hex[:8]}", [one, other])
-    group.subscribe({one: start[one]})
-    group.release(end)
+    group.subscribe([start[one]])
+    group.release(end.values())
     with pytest.raises(PravegaUnavailable, match="StreamCut not valid"):  # Pravega refuses to go back
-        group.release({one: start[one]})
-    group.release({other: end[other]})
-    group.subscribe(end)
-    group.release(end)
+        group.release([start[one]])
+    group.release([end[other]])
+    group.subscribe(end.values())
+    group.release(end.values())
     with pytest.raises(PravegaUnavailable, match="StreamCut not valid"):
-        group.release({other: start[other]})
+        group.release([start[other]])
     group.close()
 
 

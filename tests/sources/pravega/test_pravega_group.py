@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,10 +26,6 @@ from lowmark.sources.pravega.spark_options import arguments
 
 GIVEN: dict[str, Any] = {"controller": "tcp://pravega:9090", "scope": "shop", "streams": ["orders"]}
 LEFT, RIGHT, MERGED = 1 << 32 | 1, 1 << 32 | 2, 2 << 32 | 3
-
-
-def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
-    return {"orders": StreamCut("orders", {0: positions["orders/0.#epoch.0"]})}
 
 
 def standing(splits: Sequence[PravegaSplit], reached: dict[int, int], ends: dict[int, SplitEnd]) -> Any:
@@ -78,14 +74,14 @@ class FakeGroup(PravegaGroup):
 
     def __init__(self) -> None:
         self.refusals: list[PravegaUnavailable] = []  # of the next joins
-        self.joined: list[Mapping[str, StreamCut]] = []
+        self.joined: list[list[PravegaSplit]] = []
         self.answers: list[Mapping[tuple[str, int], int] | GroupReset | None] = []
         self.closed = False
 
-    def join(self, cuts: Mapping[str, StreamCut]) -> None:
+    def join(self, splits: Collection[PravegaSplit]) -> None:
         if self.refusals:
             raise self.refusals.pop()
-        self.joined.append(cuts)
+        self.joined.append(list(splits))
 
     def checkpoint(self, seconds: float) -> Mapping[tuple[str, int], int] | None:
         answer = self.answers.pop(0)
@@ -112,7 +108,7 @@ class Bench:
     def __init__(self) -> None:
         self.group, self.tails, self.now = FakeGroup(), Tails(), 0.0
         self.reader = GroupReader(
-            PravegaSource(**GIVEN), name="g", group=lambda: self.group, cuts=cuts_of, metrics=MetricGroup(),
+            PravegaSource(**GIVEN), name="g", group=lambda: self.group, metrics=MetricGroup(),
             now_seconds=lambda: self.now,
         )  # fmt: skip
         self.reader.use_planner(self.tails)
@@ -122,7 +118,7 @@ class Bench:
 def test_the_group_is_set_to_where_the_query_stands_and_asked_only_where_something_is_new() -> None:
     bench = Bench()
     assert bench.reader.should_trigger_checkpoint() is None, "no checkpoint of an idle stream"
-    assert bench.group.joined == [{"orders": StreamCut("orders", {0: 40})}]
+    assert bench.group.joined == [[split_of("orders", 0, 40)]]
     bench.tails.tail = 100
     bench.group.answers = [None, {("orders", 0): 70}]
     assert bench.reader.should_trigger_checkpoint() is None, "it is not complete"
@@ -134,28 +130,25 @@ def test_the_group_is_set_to_where_the_query_stands_and_asked_only_where_somethi
     assert bench.group.closed
 
 
-def cuts_of_all(positions: Mapping[str, int]) -> dict[str, StreamCut]:
-    return {split.partition("/")[0]: StreamCut("", {0: at}) for split, at in sorted(positions.items())}
-
-
 def test_the_group_is_set_anew_when_a_split_of_another_stream_comes() -> None:
     group = FakeGroup()
     source = PravegaSource(**{**GIVEN, "streams": ["orders", "returns"]})
-    reader = GroupReader(source, name="g", group=lambda: group, cuts=cuts_of_all, metrics=MetricGroup())
+    reader = GroupReader(source, name="g", group=lambda: group, metrics=MetricGroup())
     reader.use_planner(Tails())
     for stream in ("orders", "orders", "returns", "returns"):
         reader.add_splits([split_of(stream, 0, 40)])
         assert reader.should_trigger_checkpoint() is None
-    assert [list(cuts) for cuts in group.joined] == [["orders"], ["orders", "returns"]]
+    assert [[split.stream for split in splits] for splits in group.joined] == [["orders"], ["orders", "returns"]]
 
 
 def test_a_subscriber_subscribes_anew_when_a_split_of_another_stream_comes() -> None:
     """Without the second subscription, Pravega truncated the other stream and refused each release of both."""
     told: list[list[str]] = []
     group: Any = SimpleNamespace(
-        subscribe=lambda cuts: told.append(["keep", *cuts]), release=lambda cuts: told.append(["release", *cuts])
+        subscribe=lambda splits: told.append(["keep", *(split.stream for split in splits)]),
+        release=lambda splits: told.append(["release", *(split.stream for split in splits)]),
     )
-    retention = Retention(lambda: group, cuts_of_all, subscribes=True)
+    retention = Retention(lambda: group, subscribes=True)
     orders, returns = split_of("orders", 0, 5), split_of("returns", 0, 6)
     for splits in ([], [orders], [orders], [orders, returns], [returns], [orders, returns]):
         retention.keep(splits)
@@ -257,7 +250,7 @@ def test_every_question_of_a_join_is_asked_again(monkeypatch: pytest.MonkeyPatch
         return SimpleNamespace()
 
     monkeypatch.setattr(group_module, "_Reader", reader)
-    FirstJoin(client, java).join({})
+    FirstJoin(client, java).join([])
     assert java.did == ["create", "streams", "streams", "reset", "reader of g", "reset", "reader of g"]
     assert client.unanswered == ["look up the streams of reader group g", "join reader group g"]
 
@@ -334,8 +327,7 @@ def test_losses_and_silence_are_those_of_the_planner_that_the_status_shows() -> 
             return PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
 
         def create_reader(self, context: Any) -> GroupReader:
-            metrics = context.metric_group
-            return GroupReader(self, name="g", group=lambda: group, cuts=cuts_of, metrics=metrics)
+            return GroupReader(self, name="g", group=lambda: group, metrics=context.metric_group)
 
     split = split_of("orders", 0, 1_000)
     ask: dict[str, Any] = {"max_rows": None, "now_us": 0, "to_present": False}
@@ -361,9 +353,7 @@ def test_losses_that_a_task_meets_are_counted_by_its_reader(monkeypatch: pytest.
 
     monkeypatch.setattr(group_reader_module, "read_slices", read)
     metrics = MetricGroup()
-    reader = GroupReader(
-        PravegaSource(**GIVEN), name="g", group=FakeGroup, cuts=cuts_of, metrics=metrics
-    )  # fmt: skip
+    reader = GroupReader(PravegaSource(**GIVEN), name="g", group=FakeGroup, metrics=metrics)
     nowhere: Any = None
     assert reader.poll_next(nowhere) is InputStatus.END_OF_INPUT
     assert metrics.values() == {"lost_bytes": 100, "data_losses": 2}
@@ -380,7 +370,7 @@ def test_a_task_that_ends_early_closes_the_segments_that_it_reads(monkeypatch: p
 
     monkeypatch.setattr(group_reader_module, "read_slices", read)
     output: Any = SimpleNamespace(collect=lambda split_id, rows: did.append(rows))
-    reader = GroupReader(PravegaSource(**GIVEN), name="g", group=FakeGroup, cuts=cuts_of, metrics=MetricGroup())
+    reader = GroupReader(PravegaSource(**GIVEN), name="g", group=FakeGroup, metrics=MetricGroup())
     assert reader.poll_next(output) is InputStatus.MORE_AVAILABLE
     reader.close()
     assert did == ["rows", "closed"]
@@ -389,28 +379,28 @@ def test_a_task_that_ends_early_closes_the_segments_that_it_reads(monkeypatch: p
 def test_what_cannot_be_released_now_is_released_with_a_later_batch(caplog: pytest.LogCaptureFixture) -> None:
     class Releasing(PravegaGroup):
         def __init__(self) -> None:
-            self.told: list[Mapping[str, StreamCut]] = []
+            self.told: list[list[PravegaSplit]] = []
             self.away = True
 
-        def subscribe(self, cuts: Mapping[str, StreamCut]) -> None:
-            self.told.append(cuts)
+        def subscribe(self, splits: Collection[PravegaSplit]) -> None:
+            self.told.append(list(splits))
 
-        def release(self, cuts: Mapping[str, StreamCut]) -> None:
+        def release(self, splits: Collection[PravegaSplit]) -> None:
             if self.away:
                 raise PravegaUnavailable("tcp://pravega:9090", "move the retention", 60.0, "nobody there")
-            self.told.append(cuts)
+            self.told.append(list(splits))
 
         def close(self) -> None: ...
 
     group = Releasing()
-    retention = Retention(lambda: group, cuts_of, subscribes=True)
+    retention = Retention(lambda: group, subscribes=True)
     for start in (5, 6):
         retention.keep([split_of("orders", 0, start)])
         retention.release([split_of("orders", 0, start)])
     assert caplog.text.count("is not released") == 1, "said once"
     group.away = False
     retention.release([split_of("orders", 0, 7)])
-    assert [cuts["orders"].positions[0] for cuts in group.told] == [5, 7]
+    assert [[split.start for split in splits] for splits in group.told] == [[5], [7]]
 
 
 @pytest.mark.parametrize(
