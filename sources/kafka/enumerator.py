@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -190,15 +191,11 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
     # -- on the worker thread
 
     def _topics(self) -> list[Topic]:
-        doubts = DOUBTS
-        while True:
-            try:
+        for _ in range(DOUBTS):
+            with suppress(KafkaTopicMissing):
                 return self._subscriber.topics(self._client, self._settings.place, self._topic_ids)
-            except KafkaTopicMissing:
-                if doubts == 0:
-                    raise
-            doubts -= 1
             self._client.pause(DOUBT_SECONDS)
+        return self._subscriber.topics(self._client, self._settings.place, self._topic_ids)
 
     def _discover(self) -> list[KafkaSplit]:
         found = self._topics()
