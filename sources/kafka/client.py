@@ -71,7 +71,7 @@ class KafkaClient:
     ) -> None:
         self._settings, self._now_seconds, self._wait = settings, now_seconds, wait
         self._reached, self._greet, self._request_limit_seconds = reached, False, REQUEST_SECONDS
-        self._patience_seconds = settings.give_up_after_seconds if patience_seconds is None else patience_seconds
+        self._patience_seconds = settings.give_up_seconds if patience_seconds is None else patience_seconds
         self._admin: AdminClient | None = None
         # The options are for consumers; an admin client warns of options without meaning for it.
         log = LibrdkafkaLog(settings.redact) if log is None else log

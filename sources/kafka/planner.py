@@ -222,7 +222,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
     def _wait(self, failed: Mapping[TopicPartitionId, Exception], action: str) -> None:
         self._unanswered.see(len(failed), len(failed), *self._example(failed))
         waited_seconds = self._unanswered.all_silent_seconds
-        if waited_seconds > self._settings.give_up_after_seconds:
+        if waited_seconds > self._settings.give_up_seconds:
             raise self._client.unavailable(action, next(iter(failed.values())), waited_seconds)
 
     def _hide(self, splits: Sequence[KafkaSplit]) -> None:

@@ -321,7 +321,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             return True
         there = self._topics_there(fetched)
         if there is None:
-            if self._now_seconds() - self._moved_seconds > self._settings.give_up_after_seconds:
+            if self._now_seconds() - self._moved_seconds > self._settings.give_up_seconds:
                 raise self._gives_up(fetched[0])
             return False
         self._lose_other_topics(fetched, there)
@@ -453,7 +453,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if (refused := self._used.errors.refused) is not None:
             raise self._unavailable(active[0], refused, "check user, password and mechanism.")
         now_seconds = self._now_seconds()
-        given_up = now_seconds - self._moved_seconds > self._settings.give_up_after_seconds
+        given_up = now_seconds - self._moved_seconds > self._settings.give_up_seconds
         if not given_up and now_seconds - self._renewed_seconds <= self._patience_seconds:
             return
         error = self._gives_up(active[0])

@@ -28,14 +28,9 @@ class KafkaSettings:
     """
 
     def __init__(
-        self,
-        bootstrap_servers: str,
-        options: Mapping[str, object],
-        give_up_after_seconds: float,
-        *,
-        read_committed: bool,
+        self, bootstrap_servers: str, options: Mapping[str, object], give_up_seconds: float, *, read_committed: bool
     ) -> None:
-        self.bootstrap_servers, self.give_up_after_seconds = bootstrap_servers, give_up_after_seconds
+        self.bootstrap_servers, self.give_up_seconds = bootstrap_servers, give_up_seconds
         self.read_committed = read_committed
         self._options = dict(options)
         self._secrets = _secrets(self._options)

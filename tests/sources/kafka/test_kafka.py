@@ -546,7 +546,7 @@ def test_brokers_that_stay_silent_are_told_while_they_are_asked_and_given_up_aft
     client, clock = ScriptedClient(orders={0: (0, 5), 1: (0, 5)}), StillClock()
     client.silent |= {("orders", 0), ("orders", 1)}
     planner = planner_of(client, now_seconds=clock)
-    splits, given_up = [split(0), split(1)], SETTINGS.give_up_after_seconds
+    splits, given_up = [split(0), split(1)], SETTINGS.give_up_seconds
 
     for _ in range(int(given_up / 2)):  # a plan every two seconds, up to the allowed time
         assert planner.latest(splits) == {}
