@@ -81,13 +81,9 @@ class PartitionSet:
         names = sorted({topic for topic, _ in self.partitions})
         found = client.topics(names)
         there = {(topic.name, number) for topic in found.values() for number in topic.partitions}
-        missing = tuple(
-            f"{topic}/{number}"
-            for topic, number in sorted(self.partitions)
-            if (topic, number) not in there and topic not in seen
-        )
+        missing = sorted(key for key in self.partitions - there if key[0] not in seen)
         if missing:
-            raise KafkaTopicMissing(missing, brokers)
+            raise KafkaTopicMissing(tuple(f"{topic}/{number}" for topic, number in missing), brokers)
         return [
             replace(topic, partitions=tuple(each for each in topic.partitions if self.wants(topic.name, each)))
             for topic in found.values()
