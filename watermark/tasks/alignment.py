@@ -257,14 +257,10 @@ class AlignmentGroup:
         group.params = None if data["params"] is None else AlignmentParams(**data["params"])
         group.next_us, group.announced_us, group.version = data["next_us"], data["announced_us"], data["version"]
         for saved in data["members"]:
-            task, report = TaskId(**saved["task"]), saved["report"]
-            group._members[task] = Member(
-                saved["throttled"],
-                saved["floor_us"],
-                None if report is None else _Report(**report),
-                saved["low_us"],
-                saved["low_at_us"],
-            )
+            member = Member(saved["throttled"], saved["floor_us"], low_us=saved["low_us"], low_at_us=saved["low_at_us"])
+            if saved["report"] is not None:
+                member.report = _Report(**saved["report"])
+            group._members[TaskId(**saved["task"])] = member
         return group
 
     # -- how
