@@ -21,13 +21,7 @@ class JavaError(Enum):
     False
     """
 
-    DENIED = (
-        "UNAUTHENTICATED",
-        "PERMISSION_DENIED",
-        "InvalidTokenException",
-        "AuthenticationException",
-        "TokenException",
-    )
+    DENIED = ("UNAUTHENTICATED", "PERMISSION_DENIED", "AuthenticationException", "TokenException")
     # Without a text of its own, an InvalidStreamException wraps any error of the controller, also that it is away.
     MISSING = ("NoSuchSegmentException", "InvalidStreamException: Stream ", "NOT_FOUND")
     TRUNCATED = ("SegmentTruncatedException",)
