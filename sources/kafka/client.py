@@ -69,7 +69,7 @@ class KafkaClient:
         now_seconds: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._settings, self._now_seconds, self._wait = settings, now_seconds, wait
+        self._settings, self._now_seconds, self.pause = settings, now_seconds, wait
         self._reached, self._greet, self._request_limit_seconds = reached, False, REQUEST_SECONDS
         self._patience_seconds = settings.give_up_seconds if patience_seconds is None else patience_seconds
         self._admin: AdminClient | None = None
@@ -232,9 +232,6 @@ class KafkaClient:
             found |= self.resolve(those, spec, otherwise, action)
         return found
 
-    def pause(self, seconds: float) -> None:
-        self._wait(seconds)
-
     def unavailable(self, action: str, failed: object, seconds: float) -> KafkaUnavailable:
         """Return the error of a question that failed for so long."""
         hint = (
@@ -274,7 +271,7 @@ class KafkaClient:
         if left is not None and not left:
             return answers, {}
         system, now_seconds = f"Kafka at {self._settings.place}", self._now_seconds
-        patience = Patience(system, action, self._patience_seconds, now_seconds=now_seconds, pause=self._wait)
+        patience = Patience(system, action, self._patience_seconds, now_seconds=now_seconds, pause=self.pause)
         while True:
             greeted, unreached = self._greet, self._greeting()
             if unreached is None:
