@@ -629,7 +629,10 @@ def test_the_sensor_for_airflow_waits_for_all_of_an_interval(monkeypatch: pytest
         def defer(self, *, trigger: Any, **_: object) -> None:
             self.trigger = trigger
 
-    kinds = {"sdk.bases.sensor": {"BaseSensorOperator": Sensor}, "triggers.base": {"BaseTrigger": object}}
+    kinds: dict[str, dict[str, type]] = {
+        "sdk.bases.sensor": {"BaseSensorOperator": Sensor},
+        "triggers.base": {"BaseTrigger": object},
+    }
     for name in ("", "sdk", "sdk.bases", "triggers", *kinds):
         module = ModuleType("airflow")
         vars(module).update({"TriggerEvent": dict, **kinds.get(name, {})})
