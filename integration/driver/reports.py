@@ -106,7 +106,7 @@ class Reports:
         marking = self._runs.markings.get(run.stream.name)
         if marking is None or query is None or run.last_batch_id != progress.batch_id:
             return
-        # Of all streams of the query, because the rows that it writes may be of each.
+        # The stream that is furthest behind decides, because the query may write rows of each of its streams.
         low_us = least_us(offset.low_us for _, offset in progress.heartbeats())
         with_state = bool(progress.state_operators)
         until_us = complete_until(low_us, progress.watermark_us, with_state=with_state)

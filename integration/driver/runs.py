@@ -95,7 +95,7 @@ class Runs(KeptRuns[StreamRun]):
         self._notify = notify
 
     def tie(self, run: StreamRun, query_id: str, run_id: str, query_name: str | None) -> None:
-        """Tie a run to its query; the query's earlier runs go by its present name, under which others look for them."""
+        """Tie a run to its query, and give earlier runs of the query its present name, because others look by name."""
         run.tie(query_id, run_id, query_name)
         for each in self:
             if each.query_id == query_id:

@@ -64,7 +64,7 @@ class JavaEvent:
 
 
 class QueryEvents(StreamingQueryListener):
-    """A listener that passes each event on as it comes, with its kind, and returns at once.
+    """A listener that passes on each event with the kind of the event, and returns at once.
 
     In a driver it implements Spark's Java interface for Python listeners. Spark delivers all listeners' events through
     one bounded queue that task events fill, too; a slow callback would make Spark drop progress events. So the callback

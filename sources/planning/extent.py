@@ -77,7 +77,7 @@ class Extent(Generic[SplitT]):
         held = [split for split in splits if plan.without_rows.get(split.split_id) is NoRowsReason.CAP]
         # Near the cap: then the found time and the cap differ by whole milliseconds, and compare exactly.
         next_us = self._next_row(held, limits, limits.read_before_us).wanted_us
-        if next_us is None:  # none can be searched, so they wait at the largest times that were read of them
+        if next_us is None:  # no held split can be searched by time, so each waits at the largest time that was read
             read_us = (limits.observed_us.get(split.split_id) for split in held)
             next_us = min((us for us in read_us if us is not None), default=None)
         return replace(plan, next_us=next_us)

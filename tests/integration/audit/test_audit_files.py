@@ -118,7 +118,7 @@ def test_an_empty_cell_is_null_as_in_spark(tmp_path: Path, empty: str) -> None:
 
 
 def test_an_empty_format_is_none(tmp_path: Path) -> None:
-    """Of a script's variable that is not set. Arrow itself crashes by it."""
+    """A script has an empty text for a variable that is not set. Arrow crashes by an empty format."""
     write(tmp_path, {"a.csv": "at\n2026-11-24T10:00:00Z\n"})
     assert _reader(None, "").pattern is None
     assert call("files", tmp_path, "--event-time", "at", "--format", "")[::2] == (0, "")
