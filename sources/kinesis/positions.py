@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from numbers import Integral
 from typing import Any
 
@@ -67,7 +67,10 @@ class KinesisPosition:
         if isinstance(given, str) and given.upper() in {"TRIM_HORIZON", "LATEST"}:
             return cls(given.upper())
         if isinstance(given, datetime):
-            return cls.at_timestamp(us_of(given if given.tzinfo else given.replace(tzinfo=timezone.utc)))
+            if given.utcoffset() is None:  # boto3 takes one for the local time of its machine
+                hint = 'add tzinfo=timezone.utc, or in a text "Z".'
+                raise InvalidKinesisOption(option, shown(given), "a time with its zone", hint)
+            return cls.at_timestamp(us_of(given))
         if given and _are_sequence_numbers(given):
             return cls.after_sequence_numbers(given)
         wanted = '"TRIM_HORIZON", "LATEST", a datetime, or {(stream, shard): sequence number}'

@@ -58,11 +58,11 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
     Args:
         streams: names or ARNs of streams. All their shards are read, also shards from resharding.
         stream_pattern: a regular expression for whole names of streams, also of streams that are made later.
-        start: where the shards of the first discovery begin: "TRIM_HORIZON", "LATEST", a `datetime` in the past
+        start: where the shards of the first discovery begin: "TRIM_HORIZON", "LATEST", an aware `datetime` in the past
             (before the first record that arrived then or later), or the place where another reader stopped:
             sequence numbers of its last records, by (stream, shard). A shard among them that the first discovery
             does not find is a loss. Shards found later begin at their first record.
-        stop: None: the source never ends. "LATEST": the time of the first discovery; or a `datetime`, at most
+        stop: None: the source never ends. "LATEST": the time of the first discovery; or an aware `datetime`, at most
             the present.
         discover_every: how often to look for new shards, a duration; None: only at the start. A shard that was split
             or merged holds the watermark until its children are found.

@@ -58,6 +58,8 @@ NAMED: dict[str, Any] = {"streams": ["orders"], "region": "eu-west-1"}
         ({"streams": ["a", "arn:aws:kinesis:eu-west-1:1:stream/a"]}, "each name once"),
         ({"streams": ["a b"]}, "names or ARNs"),
         ({"start": "EARLIEST"}, '"TRIM_HORIZON", "LATEST", a datetime'),
+        ({"start": datetime(2026, 1, 1)}, "start: expected a time with its zone, got datetime"),  # noqa: DTZ001
+        ({"stop": datetime(2026, 1, 1)}, "stop: expected a time with its zone, got datetime"),  # noqa: DTZ001
         ({"start": {("orders", "s"): BIG}}, "sequence numbers are text"),
         ({"start": {("orders", "s"): "7" * 5_000}}, 'expected "TRIM_HORIZON", .* sequence number'),
         ({"start": {("ordres", "s"): "7"}}, "start: expected positions in streams that are read, got one in ordres"),
@@ -143,6 +145,7 @@ def test_names_of_databricks_options() -> None:
         ({"stream.arn": "arn:aws:kinesis:eu-west-1:1:stream/o"}, "did you mean 'streamARN'"),
         ({"streamName": "o", "source.init.position": "LATEST"}, "an option of a Kinesis stream, got"),
         ({"streamName": "o", "initialPosition": '{"at_timestamp": "1767225600.5"}'}, "TRIM_HORIZON, LATEST or"),
+        ({"streamName": "o", "initialPosition": '{"at_timestamp": "2026-01-01T00:00:00"}'}, 'zone, .* in a text "Z"'),
         ({"streamNam": "orders"}, "did you mean 'streamName'"),
         ({"streamName": "o", "initialPosition": '{"at_timestamp": 7}'}, "TRIM_HORIZON, LATEST or"),
         ({"streamName": "o", "fetchers": "many"}, "expected a number"),
