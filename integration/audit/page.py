@@ -14,6 +14,7 @@ from lowmark.watermark import format_time_us
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.printable import printable
 from lowmark.watermark.replay.report import AuditReport, SplitReport
+from rich.cells import cell_len, set_cell_size
 
 from .text import by_loss, delay_rows, how_late, lost_line, when_late
 
@@ -224,8 +225,9 @@ def _bars(splits: Sequence[SplitReport], most_us: int) -> Iterator[str]:
         disorder = split.profile.disorder
         usual_us, y = disorder.quantile_us(0.99), 22 * at + 4
         told = f"99 %: {rough_duration_us(usual_us)}, all: {rough_duration_us(disorder.largest_us)}"
-        shown = printable(split.name)
-        yield f'<text x="0" y="{y + 13}">{escape(shown if len(shown) <= 20 else shown[:19] + "…")}</text>'
+        name = printable(split.name)
+        shown = name if cell_len(name) <= 20 else set_cell_size(name, 19).rstrip() + "…"
+        yield f'<text x="0" y="{y + 13}">{escape(shown)}</text>'
         yield (
             f'<rect x="{_LEFT}" y="{y}" width="{width(disorder.largest_us):.1f}" height="16" fill="none" '
             f'stroke="var(--low)"><title>{_name(split.name)}: {told}</title></rect>'

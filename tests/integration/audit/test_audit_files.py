@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -22,6 +23,7 @@ from lowmark.integration.cli.audit import _properties, _reader, _Watch
 from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark.replay.report import AuditReport
 from pyarrow import csv, parquet
+from rich.cells import cell_len
 
 from tests.integration.audit.test_audit import call
 from tests.servers.local import LOWMARK
@@ -59,6 +61,14 @@ def test_the_page_draws_only_splits_that_have_a_time(tmp_path: Path) -> None:
         | {f"b{number}.json": rows(5_000, first=5_000 * number) for number in range(3)},
     )
     assert page(audited(tmp_path)).count('stroke="var(--split)"') == 3
+
+
+@pytest.mark.parametrize("name", ["数据中心华东订单分区一二三四五六七八九", "orders-of-the-east-17"])
+def test_the_name_beside_a_bar_ends_before_the_bar(tmp_path: Path, name: str) -> None:
+    write(tmp_path, {f"{name}.json": rows(100, first=50) + rows(100)})
+    [shown] = re.findall(r'<text x="0" y="17">([^<]*)</text>', page(audited(tmp_path)))
+    assert cell_len(shown) <= 20
+    assert f"{name}.json".startswith(shown.removesuffix("…"))
 
 
 def test_two_files_of_one_name_in_two_folders_are_two_splits(tmp_path: Path) -> None:
