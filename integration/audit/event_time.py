@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark.lateness import Micros
-from lowmark.watermark.moment import datetime_from_iso, us_of
+from lowmark.watermark.moment import INT64, datetime_from_iso, us_of
 from lowmark.watermark.replay.profile import Flags
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[\s*'([^']+)'\s*\]|\[\s*\"([^\"]+)\"\s*\]|\[\s*(\d{1,6})\s*\]")
@@ -198,7 +198,7 @@ class TimeReader:
         if self.guessed:
             valid = valid & ~self._another(values, valid, unit)
         if np.issubdtype(values.dtype, np.integer):
-            most = int(_MOST_US / _US_PER[unit])
+            most = min(int(_MOST_US / _US_PER[unit]), INT64[-1])
             fits = (
                 valid & (values <= most) & (values >= (-most if np.issubdtype(values.dtype, np.signedinteger) else 0))
             )

@@ -490,6 +490,11 @@ def test_numbers_of_two_units_are_named_and_the_smaller_part_is_not_taken(in_val
     assert named.notes == []
 
 
+def test_a_number_without_sign_that_is_no_time_is_not_taken_for_one_before_1970() -> None:
+    times = TimeReader(Unit.NANOSECONDS).column(pa.array([2**64 - 1, 1_700_000_000 * 10**9], pa.uint64()))
+    assert times.timed.tolist() == [False, True]
+
+
 @pytest.mark.parametrize("first", [0, 0.0, float("nan"), float("inf"), -1, 2.5])
 @pytest.mark.parametrize("beside", [[], ["soon"]], ids=["numbers", "texts"])
 def test_a_number_that_shows_no_unit_does_not_choose_it(first: float, beside: list[Any]) -> None:
