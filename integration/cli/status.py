@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -131,7 +132,7 @@ def explain(
             texts = [each["explanation"] for each in (*said["sources"], *said["groups"])]
             print_lines("\n\n".join(texts) if texts else "no task is registered")
         return
-    replies, _ = ask(name, connect, limit=SHOWN, failed=True)
+    replies, coordinators = ask(name, connect, token_file, SHOWN, failed=True)
     if as_json:
         told = [
             {**_about(address, reply), "query": stream["query"], "stream": stream["name"], "explanation": text}
@@ -141,7 +142,8 @@ def explain(
         print_json({"streams": told})
         return
     texts = [text for _, reply in replies for text in reply.explanations]
-    print_lines("\n\n".join(texts) if texts else "no running query with a wrapped stream")
+    more = [f"; `lowmark explain --coordinator {shlex.quote(at)}` tells of the queries there" for at, _ in coordinators]
+    print_lines("\n\n".join(texts or [f"no running query with a wrapped stream{''.join(more)}"]))
 
 
 def ask(

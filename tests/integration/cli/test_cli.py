@@ -491,6 +491,9 @@ def test_status_lists_coordinators_as_it_lists_services(many: str) -> None:
             60,
         )
         assert json.loads(call("status", "[orders] :smile:", "--json")[1])["coordinators"] == []
+        code, out, err = call("explain", "shared")
+        assert (code, err) == (0, "")
+        assert f"no running query with a wrapped stream; `lowmark explain --coordinator {address}` tells of" in out
         code, _, err = call("status", "shard")
         assert (code, 'did you mean "shared"?' in err) == (1, True)
 
@@ -522,6 +525,7 @@ def test_a_coordinator_alone_is_found_and_one_that_wants_a_token_says_so(
             assert f"no coordinator answers at {address} (UNAUTHENTICATED" in err
             code, out, err = call("status", "--json", "--token-file", str(tmp_path / "token"))
             assert (code, err, [c["address"] for c in json.loads(out)["coordinators"]]) == (0, "", [address])
+            assert call("explain", "--token-file", str(tmp_path / "token"))[::2] == (0, "")
 
 
 def test_a_stopped_service_leaves_no_socket(spark: SparkSession) -> None:
