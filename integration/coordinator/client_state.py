@@ -120,7 +120,7 @@ class ClientState:
     def __init__(self, application: str, random: Random, *, life: int = 0) -> None:
         self.application, self._random, self._first_sequence = application, random, life * _LIFE_SEQUENCES
         self._tasks: dict[TaskId, _Mine] = {}
-        self._dirty: dict[TaskId, None] = {}  # tasks that may have something to send, in order
+        self._dirty: dict[TaskId, None] = {}  # those that may have something to send, in order
         self._under_way: list[Statement] | None = None
         self._next_us: int | None = None  # earliest time of the next message
         self._heard: list[Heard] = []
@@ -231,10 +231,7 @@ class ClientState:
         while self._dirty and len(statements) < _MOST_STATEMENTS and size < _ROOM_BYTES:
             task = next(iter(self._dirty))
             del self._dirty[task]
-            mine = self._tasks.get(task)
-            if mine is None:
-                continue
-            new = self._statements(mine, now_us)
+            new = self._statements(self._tasks[task], now_us)
             size += sum(len(encode(statement)) for statement in new)
             statements += new
         if not statements:
