@@ -27,19 +27,14 @@ IDLE_TIMEOUT_US = 60 * _SECOND_US  # of silence, until the replay leaves a split
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The delays to try, the length of the query's windows (None: no windows), how batches are cut, and what is read.
-
-    Attributes:
-        rows: approximate number of the newest rows; None: no limit.
-        last_us: span of time before now in which rows were written, by the records' timestamps; None: no limit.
-    """
+    """The delays to try, the length of the query's windows, how batches are cut, and what is read."""
 
     delays_us: tuple[int, ...] = DELAYS_US
-    window_us: int | None = None
+    window_us: int | None = None  # None: no windows
     rows_per_batch: int | None = None
     trigger_us: int | None = None
-    rows: int | None = ROWS
-    last_us: int | None = None
+    rows: int | None = ROWS  # approximate number of the newest rows; None: no limit
+    last_us: int | None = None  # span before now in which rows were written, by their timestamps; None: no limit
 
     @classmethod
     def of(
@@ -84,19 +79,14 @@ def _length_us(value: Duration, what: str) -> int:
 
 @dataclass
 class Audit:
-    """The splits so far, their profiles and their replay.
-
-    Args:
-        timed: whether batches have times, so that silence can be seen.
-        stamped: whether the times of writing are known, if only by the producers' clocks.
-    """
+    """The splits so far, their profiles and their replay."""
 
     names: Sequence[str]
     cut: Cut
     question: Question
     now_us: int
-    timed: bool
-    stamped: bool = False
+    timed: bool  # whether batches have times, so that silence can be seen
+    stamped: bool = False  # whether the times of writing are known, if only by the producers' clocks
     empty: Iterable[int] = ()
     profiles: list[SplitProfile] = field(init=False)
     replay: Replay = field(init=False)

@@ -126,15 +126,10 @@ def _shown_step(step: str | int) -> str:
 
 @dataclass
 class TimeReader:
-    """Converts values to event times.
+    """Converts values to event times."""
 
-    Args:
-        unit: unit of numbers; None: guessed from the first numbers that show theirs.
-        pattern: format of texts for `strptime`; None: ISO-8601, in UTC if no zone is given.
-    """
-
-    unit: Unit | None = None
-    pattern: str | None = None
+    unit: Unit | None = None  # of numbers; None: guessed from the first numbers that show theirs
+    pattern: str | None = None  # format of texts for `strptime`; None: ISO-8601, in UTC if no zone is given
     guessed: bool = field(default=False, init=False)
     _of_another_unit: Counter[Unit] = field(default_factory=Counter, init=False)
 

@@ -66,23 +66,16 @@ class _File(NamedTuple):
 
 @dataclass
 class FilesAudit:
-    """One audit of files.
-
-    Args:
-        event_time: the column; None: `timestamp`, or the only column of that type.
-        split: columns of the split; empty: topic and partition if they exist, else the file.
-        stop: called often; True ends the reading, and the report covers the rows so far.
-        progress: called with the number of bytes read, and of all bytes.
-    """
+    """One audit of files."""
 
     path: Path
     question: Question
-    event_time: str | None
-    split: tuple[str, ...]
+    event_time: str | None  # the column; None: `timestamp`, or the only column of that type
+    split: tuple[str, ...]  # columns of the split; empty: topic and partition if they exist, else the file
     reader: TimeReader
     now_us: int
-    stop: Callable[[], bool] = bool
-    progress: Callable[[int, int], None] = lambda _read, _total: None
+    stop: Callable[[], bool] = bool  # called often; True ends the reading, and the report covers the rows so far
+    progress: Callable[[int, int], None] = lambda _read, _total: None  # called with the bytes read, and all bytes
     _notes: list[str] = field(default_factory=list, init=False)
     _numbers: dict[str, int] = field(default_factory=dict, init=False)
     _split_fields: set[str] = field(default_factory=set, init=False)  # columns of the split that a row has had

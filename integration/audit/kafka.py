@@ -42,28 +42,19 @@ _NO_TIMESTAMP = 0
 
 @dataclass
 class KafkaAudit:
-    """One audit of topics.
+    """One audit of topics."""
 
-    Args:
-        bootstrap_servers: "host:port,host:port".
-        place: place of event time, in the JSON of the value or in a header; None: the record's timestamp.
-        schema: decodes the values; None: the values are JSON.
-        give_up_after_seconds: how long to wait for a broker that does not answer.
-        stop: called often; True ends the reading, and the report covers the rows so far.
-        progress: called with the number of rows read, and the approximate number of all rows.
-    """
-
-    bootstrap_servers: str
+    bootstrap_servers: str  # "host:port,host:port"
     topics: Topics
     question: Question
-    place: JsonPath | Header | None
+    place: JsonPath | Header | None  # of event time, in the JSON of the value or in a header; None: the timestamp
     reader: TimeReader
     options: Mapping[str, object]
     now_us: int
-    schema: Schema | None = None
-    give_up_after_seconds: float = 30.0
-    stop: Callable[[], bool] = bool
-    progress: Callable[[int, int], None] = lambda _read, _total: None
+    schema: Schema | None = None  # decodes the values; None: the values are JSON
+    give_up_after_seconds: float = 30.0  # how long to wait for a broker that does not answer
+    stop: Callable[[], bool] = bool  # called often; True ends the reading, and the report covers the rows so far
+    progress: Callable[[int, int], None] = lambda _read, _total: None  # called with the rows read, and about all rows
     _notes: list[str] = field(default_factory=list, init=False)
 
     def run(self) -> AuditReport:

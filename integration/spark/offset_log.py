@@ -48,11 +48,6 @@ _METADATA_V2 = _METADATA | {"sourceMetadataInfo"}
 class OffsetEntry:
     r"""One entry, as it was written.
 
-    Attributes:
-        metadata: the second line.
-        sources: (id, offset as text) of each source, in the order of the lines; None for a source without an offset. In
-            version 1 the id is the place of the line.
-
     >>> entry = OffsetEntry.parse('v1\n{"batchWatermarkMs":5}\n{"logOffset":2}')
     >>> entry.sources, entry.watermark_ms
     ((('0', '{"logOffset":2}'),), 5)
@@ -61,7 +56,8 @@ class OffsetEntry:
     """
 
     version: int
-    metadata: str
+    metadata: str  # the second line
+    # (id, offset) of each source, in the order of the lines; None: it has no offset. In version 1 the id is the place.
     sources: tuple[tuple[str, str | None], ...]
 
     @classmethod
