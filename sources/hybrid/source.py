@@ -58,8 +58,10 @@ class HybridSource(Source[HybridSplit, HybridState]):
 
     @property
     def fetching(self) -> Fetching:  # type: ignore[override]
-        """The fetching of the source with the most threads; they read the other sources, too."""
-        return max((source.fetching for source in self._sources), key=lambda each: each.threads)
+        """The most threads of a source, which read the other sources, too, and the least of all limits."""
+        parts = [source.fetching for source in self._sources]
+        at_once = min((each.splits_at_once for each in parts if each.splits_at_once is not None), default=None)
+        return Fetching(max(each.threads for each in parts), at_once, min(each.ahead_bytes for each in parts))
 
     @property
     def split_serializer(self) -> VersionedSerializer[HybridSplit]:

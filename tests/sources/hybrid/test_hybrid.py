@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from lowmark.sources import (
     Boundedness,
+    Fetching,
     Source,
     SourceEvent,
     SourceSplit,
@@ -207,6 +208,17 @@ def test_what_the_source_before_still_has_under_way_reaches_nobody() -> None:
     assert sorted(driver.ids()) == sorted({*before, "1:b0", "1:b4"})
     assert driver.context.no_more_splits == set()
     assert driver.context.is_processing_backlog is False
+
+
+def test_the_limits_of_each_part_hold_for_all_slices_of_a_task() -> None:
+    """A part opens a connection of a megabyte for each slice, so it limits its slices; the part before it does not."""
+    files, segments, shards = Numbers("files"), Numbers("segments"), Numbers("shards")
+    segments.fetching = Fetching(splits_at_once=16, ahead_bytes=1 << 20)
+    shards.fetching = Fetching(threads=8)
+
+    assert HybridSource(files, segments).fetching == Fetching(splits_at_once=16, ahead_bytes=1 << 20)
+    assert HybridSource(segments, shards).fetching == Fetching(8, 16, 1 << 20)
+    assert HybridSource(files, Numbers("others")).fetching == Fetching()
 
 
 def test_history_is_backlog_whatever_one_part_of_it_says() -> None:
