@@ -380,8 +380,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if code == KafkaError._PARTITION_EOF and each is not None:  # noqa: SLF001  # librdkafka's own codes
             return self._take_end(each, int(message.offset() or 0))
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and each is not None:  # noqa: SLF001
-            self._out_of_range(each)
-            return True
+            return self._out_of_range(each)
         if not may_pass(error):
             raise self._unavailable(each, error.str(), "check the rights of the user, and the brokers' logs.")
         self._used.errors.said = error.str()
@@ -399,8 +398,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._used.errors.said = f"the readable records of split {each.split.split_id!r} end at offset {end}"
         return False
 
-    def _out_of_range(self, each: _Range) -> None:
-        """Take a position outside the partition: records were deleted, or the partition is shorter now."""
+    def _out_of_range(self, each: _Range) -> bool:
+        """Take a position outside the partition: records were deleted, or the partition is shorter now.
+
+        Return whether the broker answered where the partition begins and ends.
+        """
         from confluent_kafka import KafkaException
 
         try:
@@ -408,16 +410,17 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         except KafkaException as failed:
             self._used.errors.said = str(failed)
             self._seek(each)  # ask again
-            return
+            return False
         there = self._topics_there([each])
         if there is not None and self._lose_other_topics([each], there):
-            return
+            return True
         if low > each.position:
             self._lost(each, min(low, each.stop), "they were deleted (retention, or delete-records)")
         elif high < each.position:
             self._lost(each, None, f"the partition ends at offset {high} now")
         else:
             self._seek(each)
+        return True
 
     def _lose_cut_off(self, ranges: Sequence[_Range]) -> bool:
         """Finish the ranges that were read up to the end of a shorter partition; return whether there is one.
