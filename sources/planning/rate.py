@@ -51,7 +51,7 @@ class RateLimiterStrategy:
     def per_checkpoint(cls, rows: int) -> RateLimiterStrategy:
         """Allow at most `rows` rows, 1 or more, from one checkpoint to the next, by all readers together."""
         given: object = rows
-        if not isinstance(given, Real) or rows < 1:
+        if not isinstance(given, Real) or not 1 <= rows < float("inf"):
             raise InvalidRate("rows per checkpoint", shown(rows), "1 or more", "no_op() does not limit.")
         return cls(checkpoint_rows=rows)
 

@@ -168,6 +168,8 @@ def _any(value: object) -> Any:
         (lambda: RateLimiterStrategy.per_second(float("inf")), "rows per second: expected .*, got inf"),
         (lambda: RateLimiterStrategy.per_second(_any("5")), "rows per second: expected a number more than 0, got '5'"),
         (lambda: RateLimiterStrategy.per_checkpoint(0), "rows per checkpoint: expected 1 or more, got 0"),
+        (lambda: RateLimiterStrategy.per_checkpoint(_any(float("nan"))), "rows per checkpoint: expected .*, got nan"),
+        (lambda: RateLimiterStrategy.per_checkpoint(_any(float("inf"))), "rows per checkpoint: expected .*, got inf"),
         (lambda: RateLimiterStrategy.per_checkpoint(_any("5")), "rows per checkpoint: expected 1 or more, got '5'"),
     ],
 )
