@@ -1,6 +1,8 @@
 """Places for the sockets of services, where the command line finds them.
 
-    $XDG_RUNTIME_DIR/lowmark-<uid>/<pid>-<random>.sock        else the temporary folder instead of $XDG_RUNTIME_DIR
+    $XDG_RUNTIME_DIR/lowmark-<uid>/<pid>-<random>.sock
+
+The temporary folder takes the place of $XDG_RUNTIME_DIR where that is not set, or is a folder of logins.
 
 The folder is 0700 and belongs to the user. Its permissions are the only access control, so a folder with other
 permissions or another owner is refused. A socket's path may have at most 107 bytes; a folder with a longer path is
@@ -29,18 +31,16 @@ LONGEST_PATH_BYTES = 107
 _MOST_CONNECTIONS = 8_192  # per server, at most 100 KB each
 _OWN_DESCRIPTORS = 128  # for files, pipes and libraries, and for connections during their refusal
 _SCHEME = "unix:"
-_LOGINS = "/run/user"  # where systemd makes the $XDG_RUNTIME_DIR of each user, which cron does not know
+_LOGINS = "/run/user"  # where systemd makes the $XDG_RUNTIME_DIR of a user at the first login
 
 
 def folders() -> list[Path]:
     """The folders in which this user's sockets may lie, best first; they need not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
+    own = [runtime] if runtime and _is_folder(runtime) and Path(_LOGINS) not in Path(runtime).parents else []
+    # The folder of logins comes late, because systemd removes it at the last logout, and a service may run on.
     # /tmp is a candidate, too, because the temporary folder may have a path too long for a socket.
-    shared = _temporary(), "/tmp"  # noqa: S108
-    if runtime and _is_folder(runtime):
-        bases = [runtime, *shared, _home()]
-    else:
-        bases = [*shared, f"{_LOGINS}/{os.getuid()}", _home()]
+    bases = [*own, _temporary(), "/tmp", f"{_LOGINS}/{os.getuid()}", _home()]  # noqa: S108
     return list(dict.fromkeys(Path(base) / f"lowmark-{os.getuid()}" for base in bases if Path(base).is_absolute()))
 
 

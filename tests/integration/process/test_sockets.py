@@ -183,15 +183,19 @@ def test_a_service_is_found_although_no_folder_takes_a_file_as_on_a_full_disk(
         assert f"unix:{runtime}/{os.getpid()}-0.sock" in sockets.find_addresses()
 
 
-def test_a_service_of_a_login_is_found_by_cron_which_does_not_know_its_runtime_folder(
+def test_a_service_outlives_the_login_of_its_user_and_is_found_by_cron(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """At the last logout systemd removes the runtime folder, and a query that begins later found no service."""
     monkeypatch.undo()
     runtime = tmp_path / str(os.getuid())
     runtime.mkdir(mode=0o700)
+    (tmp_path / "t").mkdir()
     monkeypatch.setattr(sockets, "_LOGINS", str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "t"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     with listening(address := sockets.new_address()):
+        runtime.rmdir()
         monkeypatch.delenv("XDG_RUNTIME_DIR")
         assert address in sockets.find_addresses()
 
