@@ -51,6 +51,7 @@ class Splits:
             newest_us=measured.newest_us,
             future_rows=measured.future_rows,
             times=measured.times,
+            latest_us=measured.latest_us,
         )
 
     @property

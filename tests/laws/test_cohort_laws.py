@@ -74,7 +74,7 @@ watermarks = st.one_of(usual, usual, usual, usual, usual, odd)
 rows_of_all = st.tuples(*(st.integers(0, 9) for _ in SPLITS[:3])).map(
     lambda values: dict(zip(SPLITS[:3], values, strict=True))
 )
-# Only adaptive bounds read these: rows by bucket of lateness, and by event time.
+# Only adaptive bounds read these: rows by bucket of lateness and by event time, and the largest event times.
 by_number = st.dictionaries(
     split, st.dictionaries(st.sampled_from((0, 100, 200)), st.sampled_from((1, 300)), min_size=1), max_size=3
 )
@@ -92,6 +92,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "future_rows": st.one_of(st.just({}), by_split),
     "lateness": st.one_of(st.just({}), by_number),
     "times": st.one_of(st.just({}), by_number),
+    "latest_us": st.one_of(st.just({}), st.dictionaries(split, watermark_us, max_size=2)),
 }
 batches = st.builds(BatchReported, **DRAWN)
 # A cohort takes each of these batches, but few of `batches`: one history in thirty had such a batch.

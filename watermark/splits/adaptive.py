@@ -130,7 +130,7 @@ class AdaptiveBounds:
             late = self._late(event, split, known.latest_us)
             if late is not None:
                 self._take(known, late)
-            latest_us = watermark_us + self._params.at_least_us + _ROUNDED_US
+            latest_us = event.latest_us.get(split, watermark_us + self._params.at_least_us + _ROUNDED_US)
             known.latest_us = latest_us if known.latest_us is None else max(known.latest_us, latest_us)
 
     def bounded(

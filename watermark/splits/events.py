@@ -128,6 +128,8 @@ class BatchReported:
         future_rows: rows of each split beyond the future guard. These rows move no watermark. A known split with such
             rows is not silent; an unknown split stays unknown.
         times: rows of each split by event time, rounded down; empty: only the smallest and the largest are known.
+        latest_us: largest event time of each split, where its watermark may be a claim; a missing split's watermark
+            tells it.
     """
 
     batch_id: int
@@ -143,6 +145,7 @@ class BatchReported:
     newest_us: int | None = None
     future_rows: Mapping[SplitId, int] = field(default_factory=dict)
     times: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
+    latest_us: Mapping[SplitId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

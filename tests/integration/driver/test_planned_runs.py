@@ -60,6 +60,19 @@ def test_a_report_behind_what_an_earlier_plan_claimed_is_no_regression() -> None
     assert fed.run.status(fed.now_us).regressions == 0
 
 
+def test_rows_in_order_are_not_late_for_an_adaptive_bound_behind_what_the_next_plan_claims() -> None:
+    fed, adaptive = Fed("read"), WatermarkStrategy.for_adaptive_out_of_orderness(coverage=0.9, at_least="1 second")
+    stream = replace(fed.stream, strategy=adaptive)
+    fed.run = StreamRun.attach(stream, token="t", resumes=None, state=None, now_us=fed.now_us)
+    fed.run.splits.planner, fed.run.places = fed.planner, {1: [0]}
+    for batch_id in range(3, 30):
+        claimed(fed, batch_id + 2, 60 * batch_id + 61, "a")  # the plan of the next batch is there before the report
+        fed.report(batch_id, a=60 * batch_id)
+    split = fed.run.status(fed.now_us).splits["a"]
+
+    assert (split.bound_us, split.beyond_bound) == (SECOND, 0)
+
+
 def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fed = Fed("read")
     claimed(fed, 4, 100, paused=frozenset({"a"}))
