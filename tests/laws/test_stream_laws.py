@@ -214,7 +214,7 @@ class Definition:
             split.stopped_at_us = now_us if split.state is PAUSED or split.waits else None
 
     def plan(self, event: BatchPlanned, now_us: int) -> None:
-        """Apply a plan: a claim counts as a delivery, every plan updates the backlog, and the batch is not read yet."""
+        """Apply a plan: a claim that raises a watermark counts as a delivery, and no row of the batch is read yet."""
         counted, self.batches = self.batches, []
         guard_us = self.strategy.future_guard_us
         assert guard_us is not None
@@ -222,7 +222,11 @@ class Definition:
         believed = {name: us for name, us in event.watermarks_us.items() if us <= most_us}
         for name in event.watermarks_us:
             self.discover(str(name), event.planned_at_us)
-        as_report = BatchReported(0, event.planned_at_us, believed, backlog_rows=event.backlog_rows)
+        stood_at = {name: self.splits[str(name)].watermark_us for name in believed}
+        news = {name: us for name, us in believed.items() if (at_us := stood_at[name]) is None or us > at_us}
+        for name in believed:
+            self.splits[str(name)].backlog_rows = None
+        as_report = BatchReported(0, event.planned_at_us, news, backlog_rows=event.backlog_rows)
         self.report(as_report, now_us, promised=True)
         self.batches = counted
 

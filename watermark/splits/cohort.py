@@ -79,26 +79,26 @@ class Cohort:
         self._first_us = self._column(event.first_us) if event.first_us else None
         return rose
 
-    def sort_out(self, watermarks_us: Mapping[SplitId, int]) -> tuple[Rows, Column, tuple[SplitId, ...]]:
-        """Divide the claims of a plan: rows of the cohort and their values, and the other splits."""
+    def sort_out(self, watermarks_us: Mapping[SplitId, int]) -> tuple[Rows, Column, dict[SplitId, int]]:
+        """Divide the claims of a plan: rows of the cohort and their values, and the claims of the other splits."""
         if self._same(watermarks_us):
-            return slice(None), watermarks_us.values_of, ()
+            return slice(None), watermarks_us.values_of, {}
         values_us = np.fromiter(watermarks_us.values(), np.int64, len(watermarks_us))
         rows = np.fromiter((self._row_of.get(split, -1) for split in watermarks_us), np.intp, len(watermarks_us))
         known = rows >= 0
         if known.all():
-            return rows, values_us, ()
-        others = tuple(split for split, row in zip(watermarks_us, rows.tolist(), strict=True) if row < 0)
+            return rows, values_us, {}
+        others = {split: us for (split, us), row in zip(watermarks_us.items(), rows.tolist(), strict=True) if row < 0}
         return rows[known], values_us[known], others
 
     def claim(self, rows: Rows, values_us: Column, planned_at_us: int) -> bool:
         """Take the claims of a plan: values as in a report, but without rows. Returns whether a watermark rose."""
         top_us, heard_us = self.watermarks_us.copy(), self._heard_us.copy()
-        rose = bool((values_us > top_us[rows]).any())
+        rose = values_us > top_us[rows]
         top_us[rows] = np.maximum(top_us[rows], values_us)
-        heard_us[rows] = np.maximum(heard_us[rows], planned_at_us)
+        heard_us[rows] = np.where(rose, np.maximum(heard_us[rows], planned_at_us), heard_us[rows])
         self.watermarks_us, self._heard_us = top_us, heard_us
-        return rose
+        return bool(rose.any())
 
     def count_late(
         self, event: BatchReported, in_force_us: int | None, native_us: int | None, bound_us: int

@@ -159,7 +159,8 @@ class BatchPlanned:
         planned_at_us: when the batch was planned, as in ``BatchReported``.
         watermarks_us: a watermark for each split whose next row is known to be later, bound already taken off.
             An unknown split is thereby discovered. A claim that lies beyond the future guard at ``planned_at_us``
-            moves no watermark; the times of the rows do, once the rows are read.
+            moves no watermark; the times of the rows do, once the rows are read. A claim that does not raise the
+            watermark of a known split is no sign of the split.
         backlog_rows: rows each split will have unread after this batch; missing means not known.
     """
 

@@ -195,3 +195,9 @@ def within_guard(event: BatchPlanned, strategy: WatermarkStrategy) -> BatchPlann
         return event
     kept = {split: watermark_us for split, watermark_us in claimed.items() if watermark_us <= most_us}
     return replace(event, watermarks_us=kept)
+
+
+def raising(claims_us: Mapping[SplitId, int], watermark_us: Callable[[SplitId], int | None]) -> dict[SplitId, int]:
+    """The claims beyond the watermarks of their splits: a claim that is only repeated is no sign of its split."""
+    stood_at = ((split, us, watermark_us(split)) for split, us in claims_us.items())
+    return {split: us for split, us, at_us in stood_at if at_us is None or us > at_us}

@@ -27,6 +27,7 @@ holds its value).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from lowmark.watermark.protocol import NotifyNewLowWatermark
 from lowmark.watermark.state import SplitId, SplitState, split_order
@@ -52,7 +53,7 @@ from .events import (
 )
 from .low_watermark import LowWatermark
 from .snapshot import StreamSnapshot, decode, encode
-from .split_reports import SplitReports, check_range, within_guard
+from .split_reports import SplitReports, check_range, raising, within_guard
 from .split_states import SplitStates
 from .status import StreamStatus
 from .view import View
@@ -347,24 +348,24 @@ class SplitWatermarks:
         Until the batch is reported the splits with rows in it are unknown, so a plan neither advances the moment up to
         which the sources were read nor counts as a delivery.
         """
-        regressions = self._low.coalescer.regressions
         guarded = within_guard(event, self._strategy)  # the guard compares times before a bound is taken off
         if guarded is not event:
             self._discover(event, changes)
         event, why = self._reports.bounded(guarded, self._stands_at_us), "its next row is known"
         cohort = self._reports.cohort
         if cohort is None:
-            self._deliver_each(event, why, changes)
+            news = raising(event.watermarks_us, self._stands_at_us)
+            self._deliver_each(replace(event, watermarks_us=news), why, changes)
         else:
             rows, values_us, others = cohort.sort_out(event.watermarks_us)
-            self._states.discover((*others, *event.backlog_rows), event.planned_at_us, changes)
-            if cohort.claim(rows, values_us, event.planned_at_us):
+            news = raising(others, self._stands_at_us)
+            self._states.discover((*news, *event.backlog_rows), event.planned_at_us, changes)
+            if rose := cohort.claim(rows, values_us, event.planned_at_us):
                 self._low.coalescer.report_array(cohort.splits, cohort.watermarks_us)
                 changes.material = True
-            self._read(event, delivered=bool(event.watermarks_us))
-            for split in sorted(others, key=split_order):
+            self._read(event, delivered=rose or bool(news))
+            for split in sorted(news, key=split_order):
                 self._states.deliver(split, event, why, changes)
-        self._low.coalescer.regressions = regressions
         self._note_backlogs(event, changes)
 
     def _deliver_each(self, event: BatchReported | BatchPlanned, why: str, changes: Changes) -> None:

@@ -60,6 +60,17 @@ def test_a_report_behind_what_an_earlier_plan_claimed_is_no_regression() -> None
     assert fed.run.status(fed.now_us).regressions == 0
 
 
+def test_a_split_whose_system_repeats_one_promise_is_silent() -> None:
+    """As a segment of Pravega with noted times, whose writers are gone: each plan claims the time of the last note."""
+    fed = Fed("read")
+    for batch_id in range(3, 20):
+        claimed(fed, batch_id + 1, 0, claims_us={"a": 100 * batch_id * SECOND, "b": 50 * SECOND})
+        fed.report(batch_id, a=100 * batch_id)
+
+    assert fed.run.status(fed.now_us).splits["b"].state is SplitState.IDLE
+    assert fed.run.low_watermark_us == low(1_900)
+
+
 def test_rows_in_order_are_not_late_for_an_adaptive_bound_behind_what_the_next_plan_claims() -> None:
     fed, adaptive = Fed("read"), WatermarkStrategy.for_adaptive_out_of_orderness(coverage=0.9, at_least="1 second")
     stream = replace(fed.stream, strategy=adaptive)

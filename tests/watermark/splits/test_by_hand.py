@@ -107,7 +107,9 @@ def test_waiting_rows_do_not_end_a_mark_and_a_claim_about_the_next_row_does() ->
     world.take(SplitsMarkedIdle(("b",), "anna"), 2)
     world.take(BatchReported(7, 3 * S, {"a": 61 * S}, backlog_rows={"b": 9}), 3)
     assert world.state() is IDLE
-    world.take(BatchPlanned(4 * S, {"b": 8 * S}), 4)
+    world.take(BatchPlanned(4 * S, {"b": 0}), 4)
+    assert world.state() is IDLE, "the claim says what was known before"
+    world.take(BatchPlanned(5 * S, {"b": 8 * S}), 5)
     assert world.state() is ACTIVE
 
 
