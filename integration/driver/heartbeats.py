@@ -35,6 +35,7 @@ class Heartbeats:
         run = self._runs.get(request.token)
         if run is None:
             run = yield from self._begin_run(request, now_us)
+        run.behind_us = self._runs.clock.behind_us()
         if run.stream.tells_late:
             if (query := self._runs.queries.get(run.run_id)) is None:  # it has had no batch, so its offset log is read
                 yield partial(self._runs.queries.tell_late, run.stream.stream_id)

@@ -75,6 +75,7 @@ class StreamRun:
     unmeasured_batches: int = 0  # batches with rows but without a measurement
     refusal: str | None = None  # why the query must end
     broken: bool = False  # a change failed twice, so nothing more is taken, and nothing of the run is written
+    behind_us: int = 0  # how far the service's clock is behind the wall clock
     asked_at_us: int = 0  # the reader's last question, when the running batch was planned
     told_epoch: int = 0  # the epoch in the last answer to the reader
     written: bool = False  # this run wrote the offset of a reported batch; before, the checkpoint ends with `resumes`
@@ -328,7 +329,8 @@ class StreamRun:
         if self.last_batch_id is not None and self.reported_at_us is not None:
             missed_batches = progress.batch_id - self.last_batch_id - 1
             gaps = gaps.longer(now_us - self.reported_at_us, missed_batches=missed_batches)
-        unmeasured = self._rows_log.look(self.stream, self.watermarks, progress, sources, measured, now_us)
+        told = self.stream, self.watermarks, progress, sources, measured
+        unmeasured = self._rows_log.look(*told, now_us + self.behind_us)
         self.unmeasured_batches += unmeasured
         if unmeasured or (measured is not None and measured.counts.rows > 0):
             self.rows_at_us = now_us
@@ -336,8 +338,7 @@ class StreamRun:
             self.splits.pass_on(measured)  # last, because a repeated call would count twice
             if measured.late_rows is not None:
                 self._late_rows = added_up((self._late_rows or {}, measured.late_rows))
-        self.last_batch_id, self.reported_at_us, self.seen_at_us = progress.batch_id, now_us, now_us
-        self.gaps = gaps
+        self.gaps, self.last_batch_id, self.reported_at_us, self.seen_at_us = gaps, progress.batch_id, now_us, now_us
 
     def sources_in(self, progress: Progress, heartbeat: int) -> list[SourceProgress]:
         """Return the sources of this run's stream; none if the query was over before its plan was looked at."""
@@ -366,7 +367,7 @@ class StreamRun:
 
     def handle(self, event: Event, now_us: int) -> list[Effect]:
         """Give the watermarks an event, and log effects that people should know of."""
-        effects = self.watermarks.handle(event, now_us)
+        effects = self.watermarks.handle(event, now_us, self.behind_us)
         for effect in effects:
             log_effect(self.stream, effect)
         self._holder_log.look(self.stream, self.watermarks, now_us, changed=bool(effects))

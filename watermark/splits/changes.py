@@ -14,6 +14,7 @@ class Changes:
     """The changes that one event made so far."""
 
     now_us: int
+    behind_us: int = 0  # as in `SplitWatermarks.handle`
     before: dict[SplitId, SplitState] = field(default_factory=dict)  # the first state of each split that changed
     late: list[SplitReturnedLate] = field(default_factory=list)
     material: bool = False  # whether the snapshot changed in a way that a restart must know

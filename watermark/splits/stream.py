@@ -58,8 +58,6 @@ from .split_states import SplitStates
 from .status import StreamStatus
 from .view import View
 
-_RISES_SHOWN = 240
-
 
 class SplitWatermarks:
     """Keeps the low watermark of one stream. The ids go into notifications: application or query, stream, task.
@@ -89,11 +87,12 @@ class SplitWatermarks:
 
     # -- the way in and out
 
-    def handle(self, event: Event, now_us: int) -> list[Effect]:
+    def handle(self, event: Event, now_us: int, behind_us: int = 0) -> list[Effect]:
         """Take one event in.
 
         Args:
             now_us: now, on a clock of microseconds since the epoch that never steps.
+            behind_us: how far this clock is behind the wall clock, by which event times go.
 
         Returns:
             The effects: changes of state, then late returns, both sorted by split, then at most one notification. An
@@ -107,7 +106,7 @@ class SplitWatermarks:
         """
         if isinstance(event, BatchReported | BatchPlanned):
             check_range(event.watermarks_us)
-        changes = Changes(now_us)
+        changes = Changes(now_us, behind_us)
         self._states.spend(now_us)
         match event:
             case SplitsDiscovered(splits, known_empty):
@@ -237,7 +236,7 @@ class SplitWatermarks:
 
     def rises(self, now_us: int) -> tuple[tuple[int, int], ...]:
         """(when, low watermark), microseconds, for the last hour, oldest first; up to 240, evenly chosen."""
-        return self._low.history.thinned(now_us, _RISES_SHOWN)
+        return self._low.history.thinned(now_us, 240)
 
     @property
     def unusable_times(self) -> str | None:
@@ -348,7 +347,8 @@ class SplitWatermarks:
         Until the batch is reported the splits with rows in it are unknown, so a plan neither advances the moment up to
         which the sources were read nor counts as a delivery.
         """
-        guarded = within_guard(event, self._strategy)  # the guard compares times before a bound is taken off
+        # The guard compares times before a bound is taken off.
+        guarded = within_guard(event, self._strategy, changes.behind_us)
         if guarded is not event:
             self._discover(event, changes)
         event, why = self._reports.bounded(guarded, self._stands_at_us), "its next row is known"

@@ -246,10 +246,10 @@ def test_a_query_whose_report_cannot_be_taken_is_refused_and_its_status_says_why
     desks.runs._runs["t"] = fed.run
     handle = SplitWatermarks.handle
 
-    def poisoned(self: SplitWatermarks, event: Event, now_us: int) -> list[Effect]:
+    def poisoned(self: SplitWatermarks, event: Event, *at_us: int) -> list[Effect]:
         if isinstance(event, BatchReported) and event.batch_id == 3:
             raise Planted("in the middle")
-        return handle(self, event, now_us)
+        return handle(self, event, *at_us)
 
     monkeypatch.setattr(SplitWatermarks, "handle", poisoned)
     low_us = fed.run.low_watermark_us

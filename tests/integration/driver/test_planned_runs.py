@@ -91,10 +91,10 @@ def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pyt
     fed.run.answer(fed.now_us)  # an error makes the run begin again from here
     handle, errors = SplitWatermarks.handle, [RuntimeError("once")]
 
-    def failing(watermarks: SplitWatermarks, event: Event, now_us: int) -> list[Effect]:
+    def failing(watermarks: SplitWatermarks, event: Event, *at_us: int) -> list[Effect]:
         if errors:
             raise errors.pop()
-        return handle(watermarks, event, now_us)
+        return handle(watermarks, event, *at_us)
 
     monkeypatch.setattr(SplitWatermarks, "handle", failing)
     fed.report(3, b=100)
@@ -136,10 +136,10 @@ def test_after_a_plan_that_cannot_be_taken_the_status_shows_what_was_there_befor
     shown_before = fed.run.status(fed.now_us)
     handle = SplitWatermarks.handle
 
-    def failing(watermarks: SplitWatermarks, event: Event, now_us: int) -> list[Effect]:
+    def failing(watermarks: SplitWatermarks, event: Event, *at_us: int) -> list[Effect]:
         if isinstance(event, BatchPlanned) and 7 in event.backlog_rows.values():
             raise RuntimeError("each time")
-        return handle(watermarks, event, now_us)
+        return handle(watermarks, event, *at_us)
 
     monkeypatch.setattr(SplitWatermarks, "handle", failing)
     desks.plans.take("s", "planner", Planned(4, {"a": (), "b": ()}, backlog_rows={"a": 7}))
