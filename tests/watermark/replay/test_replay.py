@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.lateness import LatenessHistogram, buckets_of, upper_edges
+from lowmark.watermark.replay.advice import advise
 from lowmark.watermark.replay.open_rows import OpenRows
 from lowmark.watermark.replay.profile import SplitProfile
 from lowmark.watermark.replay.replay import Batches, Replay
@@ -206,6 +207,16 @@ def test_open_rows_stay_few_bins_whatever_comes() -> None:
     rows.add(np.arange(0, 10_000_000, 50, dtype=np.int64))
     assert len(rows._bins) <= 1 << 16
     assert abs(int(rows.above(np.array([5_000_000]))[0]) - 100_000) < 200
+
+
+def test_an_advised_bound_covers_the_rows_that_it_names_also_with_times_of_1970_among_them() -> None:
+    profile, times_us = SplitProfile(), NOW_US + np.arange(1_000) * SECOND_US
+    times_us[::100] = 0  # a missing time that a producer wrote as 0
+    profile.add(times_us, np.ones(1_000, np.bool_), latest_us=np.full(1_000, 2**62))
+    advised = advise({"a": (profile, None)}, 60 * SECOND_US)
+
+    assert advised.strategy.out_of_orderness_us >= profile.disorder.largest_us
+    assert "all rows; a comes up to" in advised.code()
 
 
 def test_a_profile_is_the_same_however_its_rows_are_cut() -> None:
