@@ -284,6 +284,8 @@ class SourceRounds:
         answer = self.answers[task_id]
         self._changed(task_id)
         self.live -= 1
+        if not self.live:  # there may be no further round before a task comes back
+            self._waited_until_us = None
         answer.away_since_us, answer.excused = now_us, answer.left_out is LeftOut.FINISHED
         self._confirm(task_id)
         self.unanswered.discard(task_id)

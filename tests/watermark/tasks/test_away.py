@@ -287,6 +287,24 @@ def test_who_is_waited_for_exactly_as_long_as_it_asked_for_is_not_excused_yet() 
     assert [job.say(a=200 + second) for second in range(8)] == [60] * 6 + [206, 207]
 
 
+def test_time_after_the_splits_of_the_only_live_task_have_ended_is_no_wait() -> None:
+    job, other = Job(), TaskId("job", "views", "0")
+    job.come(A)
+    job.come(B, limit_us=120 * S)
+    job.register(other)
+    job.say(a=100, b=60)
+    job.leave(B)
+    job.say(LeftOut.FINISHED, a=200)
+    job.handle(TaskDeregistered(A, "1"))
+    for _ in range(300):
+        job.tick()
+        job.handle(LeaseRenewed(other, "1"))
+    job.come(A, 200)
+
+    assert [job.say(a=300), job.say(a=400)] == [60, 60]
+    assert "b" in job.away()
+
+
 # -- kept places
 
 
