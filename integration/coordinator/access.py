@@ -158,18 +158,7 @@ class Door:
             raise AddressRefused(
                 self.address, f"cannot listen there ({why})", "name a free port of this machine."
             ) from refusals[0]
-        try:
-            # The empty password makes a key with a password fail instead of asking for the password.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key, password="")
-            if self.client_ca is not None:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self.client_ca)
-        except (OSError, ValueError) as failed:  # ssl's errors are OSErrors
-            raise AddressRefused(
-                self.address,
-                f"{' and '.join(str(file) for file in (self.tls_cert, self.tls_key, self.client_ca) if file)} "
-                f"cannot be used ({failed})",
-                "name a certificate and its key, both PEM and without a password, and a PEM file for --tls-client-ca.",
-            ) from failed
+        _check_pem(self.address, self.tls_cert, self.tls_key, self.client_ca)
 
     def _check_unix(self) -> Path:
         """Check the address; return the path of the socket."""
@@ -254,7 +243,7 @@ class Caller:
         return () if self.token_file is None else ((_HEADER, f"Bearer {read_token(self.token_file)}"),)
 
     def channel(self) -> grpc.Channel:
-        """A new connection, opened at its first call. Raises AddressRefused: a file cannot be read."""
+        """A new connection, opened at its first call. Raises AddressRefused: a file cannot be used."""
         if self.address.startswith(_UNIX):
             return grpc.insecure_channel(sockets.target(self.address), options=_CLIENT_OPTIONS)
         assert self.tls_ca is not None  # __post_init__
@@ -263,6 +252,7 @@ class Caller:
             None if self.tls_key is None else _read(self.address, self.tls_key),
             None if self.tls_cert is None else _read(self.address, self.tls_cert),
         )
+        _check_pem(self.address, self.tls_cert, self.tls_key, self.tls_ca)
         return grpc.secure_channel(self.address, trusted, options=_CLIENT_OPTIONS)
 
 
@@ -307,6 +297,23 @@ def _check_host_port(address: str) -> None:
         raise AddressRefused(address, f"a port is at most {_LAST_PORT}", "name one from 1, or 0 for any.")
 
 
+def _check_pem(address: str, cert: Path | None, key: Path | None, ca: Path | None) -> None:
+    """Load the files that gRPC will use, because its own errors name no file."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        if cert is not None:
+            # The empty password makes a key with a password fail instead of asking for the password.
+            context.load_cert_chain(cert, key, password="")
+        if ca is not None:
+            context.load_verify_locations(ca)
+    except (OSError, ValueError) as failed:  # ssl's errors are OSErrors
+        raise AddressRefused(
+            address,
+            f"{' and '.join(str(file) for file in (cert, key, ca) if file)} cannot be used ({failed})",
+            "name a certificate and its key, both PEM and without a password, and a PEM file of the authority.",
+        ) from failed
+
+
 def _listen_for_a_moment(family: socket.AddressFamily, kind: socket.SocketKind, at: Any) -> None:
     with socket.socket(family, kind) as probe:
         # As gRPC does, because leftovers of closed connections are no listener.
@@ -329,7 +336,9 @@ def _regular(file: Path) -> tuple[int, bytes]:
 
 def _read(address: str, file: Path) -> bytes:
     try:
-        return _regular(file)[1]
+        if pem := _regular(file)[1]:
+            return pem
+        raise OSError(errno.ENODATA, "it is empty")  # gRPC would end the process, or take an empty CA for none
     except OSError as failed:
         raise AddressRefused(
             address, f"{os.fspath(file)} cannot be read ({failed.strerror})", "name a PEM file of yours."

@@ -27,7 +27,7 @@ from lowmark.watermark.tasks.status import run_mark
 from rich.console import Console
 
 from tests.integration.coordinator.coordinator_scene import SECOND
-from tests.integration.coordinator.serving import beginning, report, serving, task, token_file
+from tests.integration.coordinator.serving import beginning, certificate, report, serving, task, token_file
 from tests.servers.local import wait_until
 
 
@@ -172,6 +172,16 @@ def test_an_address_or_a_token_that_cannot_work_is_refused_at_once(tmp_path: Pat
     assert "0123456789abcdef" not in str(refusal.value)
     with pytest.raises(TokenRefused, match="16 or more plain characters"):
         CoordinatorClient(Caller("unix:/nobody.sock", token_file=token_file(tmp_path, "short", "s")))
+
+
+@pytest.mark.parametrize("text", ["", "no PEM"])
+@pytest.mark.parametrize("wrong", ["ca", "cert", "key"])
+def test_a_pem_file_that_cannot_work_is_refused_at_once(tmp_path: Path, wrong: str, text: str) -> None:
+    cert, key = certificate(tmp_path)
+    files = {"ca": cert, "cert": cert, "key": key, wrong: tmp_path / "wrong.pem"}
+    files[wrong].write_text(text)
+    with pytest.raises(AddressRefused, match=r"wrong\.pem.* cannot be (read \(it is empty\)|used \()"):
+        CoordinatorClient(Caller("localhost:1", files["ca"], token_file(tmp_path), files["cert"], files["key"]))
 
 
 @pytest.mark.parametrize(
