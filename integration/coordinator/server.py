@@ -207,8 +207,9 @@ class CoordinatorServer:
         self._go_on_with(state)
         watcher, epoch = self._watchers.get(said.application), state.epoch
         # A reply may be lost, because a task that is asked again replies again. Coming and going are said only once.
-        once = any(not isinstance(statement, ReplyLowWatermark | LeaseRenewed) for statement in said.statements)
-        if once and epoch > before and epoch > self._durable:
+        # A person who forgets a task for the second time had no answer, and the first change may not be written yet.
+        once = {type(statement) for statement in said.statements} - {ReplyLowWatermark, LeaseRenewed}
+        if once and (epoch > before or TaskForgotten in once) and epoch > self._durable:
             safe = self._loop.create_future()
             self._waiting.append((epoch, safe))
             await safe

@@ -21,7 +21,7 @@ from lowmark.integration.coordinator.serving import run_coordinator
 from lowmark.integration.errors import AddressRefused, CoordinatorFailed, JournalRefused, SocketsRefused, TokenRefused
 from lowmark.integration.process.sockets import answers
 from lowmark.watermark import NotifyNewLowWatermark, TaskId
-from lowmark.watermark.protocol import LeaseRenewed, TaskDeregistered, TaskRegistered
+from lowmark.watermark.protocol import LeaseRenewed, TaskDeregistered, TaskForgotten, TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
@@ -537,6 +537,29 @@ def test_a_task_that_left_stays_away_over_a_crash_once_that_was_answered(tmp_pat
         await scene.say("a", TaskDeregistered(who(1), "r"))
         left = restore(journal, scene.now_us).status(scene.now_us).sources[0].tasks
         assert [each.away_since_us is None for each in left] == [False, False]
+
+    play(script, journal)
+    journal.close()
+
+
+def test_a_task_that_is_forgotten_twice_is_not_waited_for_after_a_crash(tmp_path: Path) -> None:
+    journal = SlowJournal(tmp_path / "j")
+
+    async def script(scene: Scene) -> None:
+        journal.go.release()
+        await scene.say("a", TaskRegistered(who(0), "r", expected_tasks=2), TaskDeregistered(who(0), "r"))
+        first = asyncio.ensure_future(scene.say("b", TaskForgotten(who(0))))
+        await until(journal.begun)
+        await until(journal.begun)
+        first.cancel()  # as the command line does after its deadline
+        again = asyncio.ensure_future(scene.say("c", TaskForgotten(who(0))))
+        await asyncio.wait([again], timeout=0.05)
+        assert not again.done()
+        journal.go.release()
+        journal.go.release()
+        assert await again == [Taken()]
+        [source] = restore(journal, scene.now_us).status(scene.now_us).sources
+        assert source.away == 0
 
     play(script, journal)
     journal.close()
