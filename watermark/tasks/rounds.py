@@ -161,11 +161,11 @@ class SourceRounds:
         return max(0, self.expected - len(self.answers))
 
     @property
-    def waited_for(self) -> int:
-        """How many tasks that are away count. O(n)."""
+    def waited_for(self) -> set[str]:
+        """The tasks that are away and count. O(n)."""
         if self.live >= self.expected:
-            return 0
-        return sum(not answer.live and not answer.excused for answer in self.answers.values())
+            return set()
+        return {task_id for task_id, answer in self.answers.items() if not answer.live and not answer.excused}
 
     @property
     def is_over(self) -> bool:

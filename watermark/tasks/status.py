@@ -105,8 +105,9 @@ def source_status(
         )
 
     states = {task_id: rounds.state(task_id) for task_id in rounds.answers}
-    needs = ((need(state, rounds.task_low_us(task_id)), task_id) for task_id, state in states.items())
-    shown = sorted(states) if limit is None else [task_id for _, task_id in heapq.nsmallest(limit, needs)]
+    away = rounds.waited_for  # first, because a person may have to end the wait
+    needs = ((each not in away, need(state, rounds.task_low_us(each)), each) for each, state in states.items())
+    shown = sorted(states) if limit is None else [task_id for *_, task_id in heapq.nsmallest(limit, needs)]
     tasks = [TaskId(rounds.job_id, rounds.source_id, task_id) for task_id in shown]
     counts = Counter(states.values())
     least = rounds.least_complete
@@ -126,7 +127,7 @@ def source_status(
         states={state.value: counts[state] for state in SplitState},
         expected=rounds.expected,
         missing=rounds.missing,
-        away=rounds.waited_for,
+        away=len(away),
         complete_until_us=until_us,
         least_complete=None if least is None else TaskId(rounds.job_id, rounds.source_id, least),
     )

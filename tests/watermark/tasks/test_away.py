@@ -305,6 +305,15 @@ def test_time_after_the_splits_of_the_only_live_task_have_ended_is_no_wait() -> 
     assert "b" in job.away()
 
 
+def test_a_status_with_a_limit_shows_those_first_who_are_waited_for(job: Job) -> None:
+    for task, low_us in ((A, 10), (B, 20), (C, 30)):
+        job.come(task, low_us, of=3)
+    job.leave(C)
+
+    [source] = job.coordinator.status(job.now_us, limit=1).sources
+    assert ([task.task for task in source.tasks], source.away) == ([C], 1)
+
+
 # -- kept places
 
 
