@@ -90,6 +90,7 @@ class RunStatus:
     Attributes:
         token: names the run; two runs of one query have two.
         query: the query's name, else its id; None until the first batch tied them.
+        query_id: its id, which it keeps when it begins again under another name; None until then.
         emits: whether the stream has a watermark at all.
         unmeasured_batches: batches with rows but without a measurement.
         refused: whether the service ends the query, for a reason in the log.
@@ -138,6 +139,7 @@ class RunStatus:
     rises: tuple[tuple[int, int], ...] = ()
     now_us: int | None = None
     behind_us: int = 0
+    query_id: str | None = None
 
 
 def run_json(run: RunStatus) -> dict[str, object]:

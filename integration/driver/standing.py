@@ -185,6 +185,7 @@ class Standing:
         return RunStatus(
             token=run.token,
             query=run.query,
+            query_id=run.query_id,
             status=self._in_full(run, planner, now_us, limit),
             emits=run.stream.strategy.emits and not audited,
             unmeasured_batches=run.unmeasured_batches,

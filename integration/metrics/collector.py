@@ -87,12 +87,13 @@ class _Past:
     failed: bool = False
     refused: bool = False
     last: str | None = None  # token of the run that ended last
+    query_id: str | None = None
 
     def add(self, run: RunStatus) -> None:
         self.counts = _added(self.counts, _counts(run))
         self.splits = {name: self.split_counts(name, split) for name, split in run.status.splits.items()}
         self.losses += run.source_metrics.get(LOSSES, 0.0)
-        self.failed, self.refused, self.last = run.failed, run.refused, run.token
+        self.failed, self.refused, self.last, self.query_id = run.failed, run.refused, run.token, run.query_id
 
     def split_counts(self, name: str, split: SplitStatus) -> list[float]:
         """A split's counts over the ended runs and the current one."""
@@ -170,6 +171,7 @@ class StreamCollector(Collector):
     def _families(self, runs: list[RunStatus]) -> list[Metric]:
         live: dict[Labels, list[RunStatus]] = {}
         for run in runs:
+            self._clear_former_names(run)
             if run.ended:
                 self._bury(run)
             else:
@@ -185,6 +187,13 @@ class StreamCollector(Collector):
             self._source_family(shown),
             *self._split_families(shown),
         ]
+
+    def _clear_former_names(self, run: RunStatus) -> None:
+        """A query that began again under another name has not failed under its former name any more."""
+        stream, name = _labels(run)
+        for (of_stream, former), past in self._past.items():
+            if of_stream == stream and former != name and past.query_id == run.query_id is not None:
+                past.failed = past.refused = False
 
     def _bury(self, run: RunStatus) -> None:
         labels = _labels(run)
