@@ -1,8 +1,11 @@
-"""Checks the characters of names that users give."""
+"""Which names users may give: their length, their characters."""
 
 from __future__ import annotations
 
 import unicodedata
+
+MOST_NAME = 1_000
+"""Characters of the longest name or token, because a coordinator takes no longer one."""
 
 _UNFIT = {"Cc", "Cs", "Zl", "Zp"}  # control characters, halves of characters, line and paragraph separators
 

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .duration import duration_us, format_duration_us
-from .errors import InvalidStrategy
+from .errors import InvalidStrategy, shown
 from .generator import LOWEST_US, BoundedOutOfOrderness, NoWatermarks, WatermarkGenerator, bounded_watermark_us
 from .moment import LEAST_US, MILLISECOND_US, MOST_US
-from .names import unfit_character
+from .names import MOST_NAME, unfit_character
 from .state import AllIdle, IdleClock
 
 Duration = str | timedelta
@@ -307,9 +307,11 @@ class WatermarkStrategy:
         interval_us = duration_us(update_interval, what="update interval")
         aligned = replace(self, alignment=AlignmentParams(group, drift_us, interval_us))
         # Not checked in AlignmentParams, because a coordinator goes on with the names in its journal.
+        setting, hint = "with_watermark_alignment(group=)", "the name stands in log lines and metrics."
         if (unfit := unfit_character(group)) is not None:
-            setting, expected = "with_watermark_alignment(group=)", f"a name without {unfit}"
-            raise InvalidStrategy(setting, repr(group), expected, "the name stands in log lines and metrics.")
+            raise InvalidStrategy(setting, repr(group), f"a name without {unfit}", hint)
+        if len(group) > MOST_NAME:
+            raise InvalidStrategy(setting, shown(group), f"{MOST_NAME:,} characters at most", hint)
         return aligned
 
     def without_watermark_alignment(self) -> WatermarkStrategy:

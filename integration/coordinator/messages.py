@@ -33,6 +33,7 @@ from lowmark.watermark import (
     TooManyTasks,
     UnknownTask,
 )
+from lowmark.watermark.names import MOST_NAME
 from lowmark.watermark.protocol import (
     LeaseRenewed,
     ReplyLowWatermark,
@@ -43,7 +44,6 @@ from lowmark.watermark.protocol import (
 )
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapAnnounced
-from lowmark.watermark.tasks.message_check import MOST_NAME
 from lowmark.watermark.tasks.status import CoordinatorStatus
 
 SERVICE = "lowmark.v1.Coordinator"

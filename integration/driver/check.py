@@ -8,7 +8,7 @@ from lowmark.integration.errors import ServiceRefused, SessionUnfit, WrapRefused
 from lowmark.integration.spark import versions
 from lowmark.sources.spark.source import is_connect
 from lowmark.watermark import WatermarkStrategy
-from lowmark.watermark.names import unfit_character
+from lowmark.watermark.names import MOST_NAME, unfit_character
 from lowmark.watermark.printable import printable
 from lowmark.watermark.tasks.message_check import MOST_TASKS
 
@@ -39,6 +39,9 @@ def service(*, coordinator: str | None, require_coordinator: bool, job: str | No
         raise ServiceRefused("LowWatermarkService: job is empty", 'pass a name such as job="billing", or leave it out.')
     if job is not None and (unfit := unfit_character(job)) is not None:
         raise ServiceRefused(f"LowWatermarkService: job={job!r} holds {unfit}", "pass a name of one line.")
+    if job is not None and len(job) > MOST_NAME:
+        fact = f"LowWatermarkService: job has {len(job):,} characters, expected {MOST_NAME:,} at most"
+        raise ServiceRefused(fact, 'pass a name such as job="billing".')
     if require_coordinator and coordinator is None:
         raise ServiceRefused(
             "LowWatermarkService: require_coordinator is set, and no coordinator is named",
@@ -60,6 +63,9 @@ def name(name: object) -> None:
     if (unfit := unfit_character(name)) is not None:
         fact = f"the name holds {unfit}, which would break log lines and metrics"
         raise WrapRefused(printable(name), fact, 'pass a name of one line, such as name="orders".')
+    if len(name) > MOST_NAME:
+        fact = f"the name has {len(name):,} characters, expected {MOST_NAME:,} at most"
+        raise WrapRefused(f"{name[:80]}...", fact, 'pass a name such as name="orders".')
 
 
 def strategy_of(name: str, strategy: object, max_splits: object) -> WatermarkStrategy:

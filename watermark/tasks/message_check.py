@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lowmark.watermark.errors import InvalidMessage, shown
 from lowmark.watermark.moment import LEAST_US, MOST_US
+from lowmark.watermark.names import MOST_NAME
 from lowmark.watermark.protocol import (
     LeaseRenewed,
     LeftOut,
@@ -14,9 +15,6 @@ from lowmark.watermark.protocol import (
     TaskRegistered,
 )
 from lowmark.watermark.strategy import AlignmentParams
-
-MOST_NAME = 1_000
-"""Characters of the longest name or token."""
 
 MOST_LEASE_US = 7 * 86_400_000_000
 """The longest lease: 7 days. A lost task must be given up some day, because it holds the other tasks."""

@@ -13,12 +13,12 @@ from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.runs import Runs
 from lowmark.integration.driver.stream import Stream, metric_of
 from lowmark.integration.driver.stream_run import StreamRun
-from lowmark.integration.errors import RefusedByCoordinator, ServiceRefused
+from lowmark.integration.errors import RefusedByCoordinator, ServiceRefused, WrapRefused
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import DisagreeingGroup, InvalidMessage, SplitState, TaskId, WatermarkStrategy
+from lowmark.watermark import DisagreeingGroup, InvalidMessage, InvalidStrategy, SplitState, TaskId, WatermarkStrategy
 from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskRegistered
 from lowmark.watermark.splits.events import (
     BatchReported,
@@ -28,6 +28,7 @@ from lowmark.watermark.splits.events import (
     SplitsPaused,
     StrategySet,
 )
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap
 from lowmark.watermark.tasks.message_check import check_registration
 
@@ -469,3 +470,24 @@ def test_a_number_of_queries_that_no_registration_may_have_is_refused(number: An
         check_registration(TaskRegistered(task, "token", expected_tasks=number))
     with pytest.raises(ServiceRefused, match=f"expected job_queries of 1 to 200,000, got {number!r}"):
         check.service(coordinator="unix:/c.sock", require_coordinator=False, job="billing", job_queries=number)
+
+
+def test_a_name_that_no_registration_may_have_is_refused_where_the_user_gives_it() -> None:
+    """Each report of the query would raise, so the watermark would hold, and only the reader's log would say why."""
+    longest, long = "é" * 1_000, "é" * 1_001
+    for job, stream, group in ((long, "orders", "g"), ("billing", long, "g"), ("billing", "orders", long)):
+        alignment = AlignmentParams(group, 1, 1)
+        with pytest.raises(InvalidMessage, match="a text of 1 to 1000 characters"):
+            check_registration(TaskRegistered(TaskId(job, stream, "q"), "token", alignment=alignment))
+
+    check.service(coordinator="unix:/c.sock", require_coordinator=False, job=longest, job_queries=1)
+    check.name(longest)
+    PLAIN.with_watermark_alignment(group=longest, max_drift="1 second")
+
+    many = "1,001 characters"
+    with pytest.raises(ServiceRefused, match=f"job has {many}, expected 1,000 at most"):
+        check.service(coordinator="unix:/c.sock", require_coordinator=False, job=long, job_queries=1)
+    with pytest.raises(WrapRefused, match=f"the name has {many}, expected 1,000 at most"):
+        check.name(long)
+    with pytest.raises(InvalidStrategy, match=r"\(group=\).*expected 1,000 characters at most"):
+        PLAIN.with_watermark_alignment(group=long, max_drift="1 second")
