@@ -18,11 +18,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import sqlite3
 import stat
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from operator import itemgetter
 from pathlib import Path
 from urllib.parse import quote
@@ -32,7 +33,7 @@ from lowmark.watermark.tasks.snapshot import VERSION, Key, Rows, to_json
 
 _LONGEST_NAME_BYTES = 200  # file systems allow 255; a suffix follows
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK, because opening a pipe would wait for its other end
-_FILES = ("", "-wal", "-journal", "-shm")  # which SQLite may open
+_FILES = ("-wal", "-journal", "-shm", "")  # which SQLite may open; the first three are there only beside the last
 _ROOM_WITHIN_SECONDS = 60.0
 _FULL = "database or disk is full"  # SQLite's words for ENOSPC; Python 3.10 has no number of the error
 _SCHEMA = (
@@ -146,7 +147,7 @@ class Journal:
         os.close(self._folder)
 
     def _open(self) -> sqlite3.Connection:
-        there, *beside = [self._check(f"{self.path.name}{suffix}") for suffix in _FILES]
+        *beside, there = [self._check(f"{self.path.name}{suffix}") for suffix in _FILES]
         if not there and any(beside):  # SQLite would take their pages into a new database
             raise self.damaged("only the files beside it are there")
         if not there:
@@ -175,18 +176,15 @@ class Journal:
 
     def _make(self) -> None:
         """Make a new database in one step: a killed process leaves none, so an empty file is never a new journal."""
-        new = self.path.with_name(f"{self.path.name}.new")
-        with suppress(FileNotFoundError):  # left by a killed process, or made by someone else
-            os.unlink(new.name, dir_fd=self._folder)
+        new = self.path.with_name(f"{secrets.token_hex(8)}.new")  # of this process alone: others may make one, too
         os.close(os.open(new.name, os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=self._folder))
-        base = sqlite3.connect(new, isolation_level=None)
         try:
-            base.executescript(f"BEGIN; {_SCHEMA}; PRAGMA user_version={VERSION}; COMMIT")
+            with closing(sqlite3.connect(new, isolation_level=None)) as base:
+                base.executescript(f"BEGIN; {_SCHEMA}; PRAGMA user_version={VERSION}; COMMIT")
+            with suppress(FileExistsError):  # another process was faster
+                os.link(new.name, self.path.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         finally:
-            base.close()
-        with suppress(FileExistsError):  # another process was faster
-            os.link(new.name, self.path.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        os.unlink(new.name, dir_fd=self._folder)
+            os.unlink(new.name, dir_fd=self._folder)
         os.fsync(self._folder)
 
     def _open_folder(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import secrets
 import shutil
 import signal
 import sqlite3
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lowmark.integration.coordinator.journal import Journal, default_journal, patience_seconds
@@ -119,11 +121,47 @@ def test_a_wal_that_is_cut_off_anywhere_has_whole_writes(path: Path, tmp_path: P
 
 def test_a_process_that_is_killed_while_it_makes_the_database_leaves_no_empty_one(path: Path) -> None:
     path.parent.mkdir(mode=0o700)
-    path.with_name("journal.new").write_bytes(b"half a data")
+    path.with_name("0a.new").write_bytes(b"half a data")
     journal = Journal(path)
     assert journal.read() == {}
     journal.close()
+    assert {each.name for each in path.parent.iterdir()} == {"journal", "0a.new"}
+
+
+def test_of_two_that_make_the_database_at_once_one_has_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them had it, because each removed the file that the other was making."""
+    connect, other = sqlite3.connect, list[Journal]()
+
+    def late(database: Path, **options: Any) -> sqlite3.Connection:
+        monkeypatch.undo()
+        base = connect(database, **options)
+        base.execute("PRAGMA user_version").fetchall()  # opens the file
+        other.append(Journal(path))
+        return base
+
+    monkeypatch.setattr(sqlite3, "connect", late)
+    with pytest.raises(JournalRefused, match="another coordinator writes it"):
+        Journal(path)
+    other[0].write(rows(a="1"))
+    assert other[0].read() == rows(a="1")
+    other[0].close()
     assert [each.name for each in path.parent.iterdir()] == ["journal"]
+
+
+def test_a_database_that_another_makes_meanwhile_is_not_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file -wal was there and itself was not, because the files were looked for in that order."""
+    check, other = Journal._check, list[Journal]()
+
+    def slow(self: Journal, name: str) -> bool:
+        found = check(self, name)
+        monkeypatch.undo()
+        other.append(Journal(path))
+        return found
+
+    monkeypatch.setattr(Journal, "_check", slow)
+    with pytest.raises(JournalRefused, match="another coordinator writes it"):
+        Journal(path)
+    other[0].close()
 
 
 def test_the_pages_of_a_journal_that_was_moved_away_do_not_come_into_a_new_one(path: Path) -> None:
@@ -215,16 +253,16 @@ def test_what_is_no_file_of_ours_is_refused_and_nothing_waits_for_it(
 
 @pytest.mark.parametrize("put", [put_link, put_pipe, lambda path, target: os.link(target, path)])
 def test_a_new_file_is_ours_and_never_one_that_was_there(
-    path: Path, tmp_path: Path, put: Callable[[Path, Path], None]
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[Path, Path], None]
 ) -> None:
     path.parent.mkdir(mode=0o700)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"kept")
-    put(path.with_name("journal.new"), elsewhere)
-    journal = Journal(path)
-    journal.write(rows(a="1"))
-    assert (journal.read(), elsewhere.read_bytes(), path.is_symlink()) == (rows(a="1"), b"kept", False)
-    journal.close()
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "0a")
+    put(path.with_name("0a.new"), elsewhere)
+    with pytest.raises(JournalRefused, match="File exists"):
+        Journal(path)
+    assert (elsewhere.read_bytes(), path.exists()) == (b"kept", False)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
