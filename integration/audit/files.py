@@ -79,6 +79,7 @@ class FilesAudit:
     _notes: list[str] = field(default_factory=list, init=False)
     _numbers: dict[str, int] = field(default_factory=dict, init=False)
     _split_fields: set[str] = field(default_factory=set, init=False)  # columns of the split that a row has had
+    _left_out_rows: int = field(default=0, init=False)  # of CSV, with more or fewer values than the first line
     _complete: bool = field(default=True, init=False)  # whether every folder could be listed
 
     def run(self) -> AuditReport:
@@ -117,6 +118,9 @@ class FilesAudit:
                 break
         if unread > 3:
             self._notes.append(f"{unread} files in all cannot be read")
+        if left_out := self._left_out_rows:
+            rows, are = ("1 row", "is") if left_out == 1 else (f"{left_out:,} rows", "are")
+            self._notes.append(f"{rows} of CSV {are} left out: not as many values as in the first line")
         self._check(audit, len(files))
         notes = [*self._notes, *self.reader.notes]
         if self.stop():
@@ -125,7 +129,7 @@ class FilesAudit:
             what=f"{_text(str(self.path))}, {audit.rows:,} rows of {len(files)} file{'s' if len(files) != 1 else ''}",
             order=self._order(),
             event_time=f"column {self.event_time}",
-            complete=self._complete and not self.stop() and unread == 0,
+            complete=self._complete and not self.stop() and unread == 0 and not left_out,
             notes=notes,
         )
 
@@ -144,8 +148,9 @@ class FilesAudit:
             if self.stop():
                 raise KeyboardInterrupt
             why = f": {self._notes[0]}" if self._notes else ""
+            none, hold = ("1 file", "holds") if files == 1 else (f"{files} files", "hold")
             raise AuditImpossible(
-                f"{files} files below {str(self.path)!r:.200} hold no row{why}", "audit them once they do."
+                f"{none} below {str(self.path)!r:.200} {hold} no row{why}", "audit them once they do."
             )
         if (counts := audit.why_no_times()) is not None:
             raise AuditImpossible(
@@ -265,7 +270,12 @@ class FilesAudit:
         def columns(schema: pa.Schema) -> list[str]:
             return self._columns(file, schema, folders)
 
-        for batch in _parquet(file.path, columns) if file.kind in PARQUET else _csv(file.path, columns):
+        def leave_out(_row: object) -> str:
+            self._left_out_rows += 1
+            return "skip"
+
+        pieces = _parquet(file.path, columns) if file.kind in PARQUET else _csv(file.path, columns, leave_out)
+        for batch in pieces:
             assert self.event_time is not None, "settled with the columns"
 
             def column(name: str, batch: pa.RecordBatch = batch) -> pa.Array[Any]:
@@ -416,11 +426,14 @@ def _stream(file: Path) -> Any:
     return pa.input_stream(raw, compression="gzip") if file.suffix.lower() == GZIP else raw
 
 
-def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.RecordBatch]:
-    from lowmark.sources.files.formats import QUOTED
+def _csv(
+    file: Path, columns: Callable[[pa.Schema], list[str]], leave_out: Callable[[object], str]
+) -> Iterator[pa.RecordBatch]:
+    """Pieces of the wanted columns. `leave_out` is called with each row that has not as many values as the first."""
     from pyarrow import csv
 
-    with _stream(file) as raw, csv.open_csv(raw, parse_options=QUOTED) as opened:
+    parse = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")
+    with _stream(file) as raw, csv.open_csv(raw, parse_options=parse) as opened:
         schema = opened.schema
     wanted = columns(schema)
     # As texts, because a type guessed from the first rows may not fit the others, and one bad time must not end the
@@ -431,7 +444,8 @@ def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.R
         null_values=[""],
         strings_can_be_null=True,
     )
-    with _stream(file) as raw, csv.open_csv(raw, parse_options=QUOTED, convert_options=options) as opened:
+    parse = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=leave_out)
+    with _stream(file) as raw, csv.open_csv(raw, parse_options=parse, convert_options=options) as opened:
         yield from opened
 
 

@@ -165,7 +165,7 @@ def test_text_and_page_say_the_same_and_hostile_names_do_nothing(tmp_path: Path)
     [
         (lambda folder: folder / "none", "does not exist"),
         (lambda folder: folder, "no parquet, CSV or JSON file"),
-        (lambda folder: _written(folder, "a.parquet", b"no parquet at all"), "hold no row"),
+        (lambda folder: _written(folder, "a.parquet", b"no parquet at all"), "a.parquet' holds no row"),
         (lambda folder: _written(folder, "a.json", b'{"at": "soon"}\n{"at": null}\nbroken\n[1]\n'), "none of 4 rows"),
         (lambda folder: _written(folder, "a.csv", b"id,name\n1,x\n"), "not clear which column"),
     ],

@@ -208,6 +208,20 @@ def test_a_value_in_quotes_may_have_line_breaks_in_a_csv_larger_than_a_block(tmp
     assert (found.rows, found.complete) == (7, True)
 
 
+@pytest.mark.parametrize("first", [0, 100_000], ids=["at the top", "after a block"])
+def test_a_row_of_csv_with_other_columns_than_the_first_line_is_told_and_the_others_are_read(
+    tmp_path: Path, first: int
+) -> None:
+    whole = f"{START_S},shop\n"
+    write(tmp_path, {"a.csv": "at,shop\n" + whole * first + f"{START_S}\n{whole}{whole[:-1]},more\n" + whole * 10})
+    found = audited(tmp_path)
+    assert (found.rows, found.complete) == (first + 11, False)
+    assert "2 rows of CSV are left out: not as many values as in the first line" in found.notes
+    write(tmp_path, {"a.csv": f"at,shop\n{START_S}\n"})
+    with pytest.raises(AuditImpossible, match=r"1 file below .* holds no row: 1 row of CSV is left out"):
+        audited(tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_a_file_with_two_columns_of_the_name_is_told_and_the_others_are_read(tmp_path: Path, kind: str) -> None:
     for age, names in enumerate((["at", "other"], ["at", "at"], ["at", "other"])):
