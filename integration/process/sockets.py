@@ -2,7 +2,7 @@
 
     $XDG_RUNTIME_DIR/lowmark-<uid>/<pid>-<random>.sock
 
-The temporary folder takes the place of $XDG_RUNTIME_DIR where that is not set, or is a folder of logins.
+$TMPDIR or /tmp takes the place of $XDG_RUNTIME_DIR where that is not set, or is a folder of logins.
 
 The folder is 0700 and belongs to the user. Its permissions are the only access control, so a folder with other
 permissions or another owner is refused. A socket's path may have at most 107 bytes; a folder with a longer path is
@@ -18,7 +18,6 @@ import resource
 import shlex
 import socket
 import stat
-import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,18 +37,12 @@ def folders() -> list[Path]:
     """The folders in which this user's sockets may lie, best first; they need not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     own = [runtime] if runtime and _is_folder(runtime) and Path(_LOGINS) not in Path(runtime).parents else []
+    # Python's name for the temporary folder changes while a disk is full, and `status` would look elsewhere then.
+    # /tmp is a candidate, too, because $TMPDIR may have a path too long for a socket.
+    shared = os.environ.get("TMPDIR", ""), "/tmp"  # noqa: S108
     # The folder of logins comes late, because systemd removes it at the last logout, and a service may run on.
-    # /tmp is a candidate, too, because the temporary folder may have a path too long for a socket.
-    bases = [*own, _temporary(), "/tmp", f"{_LOGINS}/{os.getuid()}", _home()]  # noqa: S108
+    bases = [*own, *shared, f"{_LOGINS}/{os.getuid()}", _home()]
     return list(dict.fromkeys(Path(base) / f"lowmark-{os.getuid()}" for base in bases if Path(base).is_absolute()))
-
-
-def _temporary() -> str:
-    """The temporary folder, which may have sockets also where Python finds none to write into, as on a full disk."""
-    try:
-        return tempfile.gettempdir()
-    except FileNotFoundError:
-        return os.environ.get("TMPDIR", "")
 
 
 def _home() -> str:

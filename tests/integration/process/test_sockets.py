@@ -161,7 +161,7 @@ def test_the_last_place_is_in_the_users_home_where_nobody_else_can_take_it(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "shared"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "shared"))
     assert sockets.folders()[-1] == tmp_path / ".cache" / f"lowmark-{os.getuid()}"
     monkeypatch.setattr(sockets, "folders", lambda: [tmp_path / ".cache" / "own"])
     assert sockets.new_address().startswith(f"unix:{tmp_path}/.cache/own/")
@@ -169,17 +169,20 @@ def test_the_last_place_is_in_the_users_home_where_nobody_else_can_take_it(
     assert all(each.is_absolute() for each in sockets.folders())
 
 
-def test_a_service_is_found_although_no_folder_takes_a_file_as_on_a_full_disk(
-    runtime: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("usable", [True, False], ids=["another folder has room", "no folder has room"])
+def test_a_service_is_found_although_the_disk_of_its_folder_is_full(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch, usable: bool
 ) -> None:
-    def nowhere() -> str:
+    def with_room() -> str:
+        if usable:
+            return "/var/tmp"
         raise FileNotFoundError("No usable temporary directory found")
 
     monkeypatch.undo()
     runtime.mkdir(mode=0o700)
     with listening(f"unix:{runtime}/{os.getpid()}-0.sock"):
         monkeypatch.setenv("TMPDIR", str(runtime.parent))
-        monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+        monkeypatch.setattr(tempfile, "gettempdir", with_room)
         assert f"unix:{runtime}/{os.getpid()}-0.sock" in sockets.find_addresses()
 
 
@@ -192,7 +195,7 @@ def test_a_service_outlives_the_login_of_its_user_and_is_found_by_cron(
     runtime.mkdir(mode=0o700)
     (tmp_path / "t").mkdir()
     monkeypatch.setattr(sockets, "_LOGINS", str(tmp_path))
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "t"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     with listening(address := sockets.new_address()):
         runtime.rmdir()
