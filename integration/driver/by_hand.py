@@ -51,7 +51,7 @@ class ByHand:
         """Mark splits in every running query on a stream. Raises `ByHandRefused`."""
         name, now_us = request.stream, self._runs.clock.now_us()
         _check_person(request.by, name)
-        until_us = self._until_us(request, now_us)
+        until_us = self._until_us(request, now_us + self._runs.clock.behind_us())
         runs = self._running(name)
         places = [self._splits(run, request.splits) for run in runs]
         for split in request.splits:
@@ -59,7 +59,7 @@ class ByHand:
                 raise self._unknown(name, split, runs)
         said = []
         for run, place in zip(runs, places, strict=True):
-            splits = tuple(place.values())
+            run.behind_us, splits = self._runs.clock.behind_us(), tuple(place.values())
             if request.idle:
                 run.hear(SplitsMarkedIdle(splits, request.by, until_us), now_us, "what a person said")
             else:
@@ -88,13 +88,10 @@ class ByHand:
             said.append(SetOf(query, in_force))
         return said
 
-    def _until_us(self, request: MarkRequest, now_us: int) -> int | None:
-        # A person goes by the wall clock.
-        until_us = None if request.until_us is None else request.until_us - self._runs.clock.behind_us()
-        if request.for_us is not None:
-            until_us = now_us + request.for_us
-        if until_us is not None and not now_us < until_us <= INT64[-1]:
-            by_us = now_us - until_us
+    def _until_us(self, request: MarkRequest, wall_us: int) -> int | None:
+        until_us = request.until_us if request.for_us is None else wall_us + request.for_us
+        if until_us is not None and not wall_us < until_us <= INT64[-1]:
+            by_us = wall_us - until_us
             fact = "the time lies after the last that is known" if by_us < 0 else "the time is over already"
             ago = f", by {format_duration_us(by_us)}" if by_us > 0 else ""
             raise ByHandRefused(request.stream, f"{fact}{ago}", "pass a time that is still to come.")

@@ -97,7 +97,7 @@ class Heartbeats:
         beginning = [query for query in reading if query.run_id not in tied]
         unwritten = self._reports.farewells.unwritten(request.resumes)
         asked = beginning or reading  # another's checkpoint may be on a file system that hangs
-        run = yield from _restored(stream, request, asked, unwritten, now_us)
+        run = yield from _restored(stream, request, asked, unwritten, now_us, self._runs.clock.behind_us())
         run.available_now = ends
         if fault is not None:
             run.refuse(
@@ -134,7 +134,12 @@ class Heartbeats:
 
 
 def _restored(
-    stream: Stream, request: HeartbeatRequest, queries: Sequence[Query], unwritten: Farewell | None, now_us: int
+    stream: Stream,
+    request: HeartbeatRequest,
+    queries: Sequence[Query],
+    unwritten: Farewell | None,
+    now_us: int,
+    behind_us: int,
 ) -> Talk[StreamRun]:
     """Return the run of a reader of one of these queries: from a farewell, else from its offset, else from nothing.
 
@@ -147,6 +152,7 @@ def _restored(
         resumes=request.resumes,
         now_us=now_us,
         restored_low_us=request.low_watermark_us,
+        behind_us=behind_us,
     )
     run = None
     left_behind: Farewell | None = yield partial(farewells.find, queries, request, stream.name, unwritten)

@@ -133,12 +133,13 @@ class StreamRun:
         resumes: str | None = None,
         state: str | None = None,
         restored_low_us: int | None = None,
+        behind_us: int = 0,
     ) -> Self:
         """Start a run, from state and low watermark of a checkpoint if it has them. Raises `CorruptSnapshot`."""
         watermarks = stream.watermarks(token, state, now_us)
         run = cls(stream, token, resumes, watermarks, asked_at_us=now_us, seen_at_us=now_us, _whole=(state, now_us))
         run.restored_low_us = run._shared_low_watermark_us = restored_low_us
-        run.shared_since_us = now_us
+        run.shared_since_us, run.behind_us = now_us, behind_us
         run.handle(SplitsDiscovered(tuple(stream.declared)), now_us)
         return run
 
@@ -329,10 +330,9 @@ class StreamRun:
         if self.last_batch_id is not None and self.reported_at_us is not None:
             missed_batches = progress.batch_id - self.last_batch_id - 1
             gaps = gaps.longer(now_us - self.reported_at_us, missed_batches=missed_batches)
-        told = self.stream, self.watermarks, progress, sources, measured
-        unmeasured = self._rows_log.look(*told, now_us + self.behind_us)
-        self.unmeasured_batches += unmeasured
-        if unmeasured or (measured is not None and measured.counts.rows > 0):
+        unseen = self._rows_log.look(self.stream, self.watermarks, progress, sources, measured, now_us + self.behind_us)
+        self.unmeasured_batches += unseen
+        if unseen or (measured is not None and measured.counts.rows > 0):
             self.rows_at_us = now_us
         if measured is not None:
             self.splits.pass_on(measured)  # last, because a repeated call would count twice

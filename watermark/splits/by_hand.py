@@ -15,7 +15,7 @@ from lowmark.watermark.state import SplitId, split_order
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One split's mark, by a person, with its begin and end on the clock of ``handle``.
+    """One split's mark, by a person, with its begin on the clock of ``handle``, and its end on the wall clock.
 
     Without an end the mark ends with the first row of a batch that was planned after ``since_us``.
 
@@ -49,7 +49,7 @@ class Marks(dict[SplitId, Mark]):
         """When the first mark ends by time; None: no mark does."""
         return min((mark.until_us for mark in self.values() if mark.until_us is not None), default=None)
 
-    def over(self, now_us: int) -> list[SplitId]:
+    def over(self, wall_us: int) -> list[SplitId]:
         """The splits whose time is over, sorted."""
-        over = (split for split, mark in self.items() if mark.until_us is not None and mark.until_us <= now_us)
+        over = (split for split, mark in self.items() if mark.until_us is not None and mark.until_us <= wall_us)
         return sorted(over, key=split_order)

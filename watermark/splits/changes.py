@@ -19,6 +19,10 @@ class Changes:
     late: list[SplitReturnedLate] = field(default_factory=list)
     material: bool = False  # whether the snapshot changed in a way that a restart must know
 
+    @property
+    def wall_us(self) -> int:
+        return self.now_us + self.behind_us
+
     def returned(self, split: SplitId, own_us: int | None, low_us: int | None, rows: int | None) -> None:
         """Note that a split came in with a watermark ``own_us``, if that is below the low watermark ``low_us``."""
         if own_us is not None and low_us is not None and own_us < low_us:

@@ -244,8 +244,8 @@ class SplitsMarkedIdle:
 
     Attributes:
         by: the name of the person.
-        until_us: when the mark ends by itself; a moment that is over marks no split. None: with the first row of the
-            split in a batch that is planned afterwards.
+        until_us: when the mark ends by itself, by the wall clock; a moment that is over marks no split. None: with the
+            first row of the split in a batch that is planned afterwards.
     """
 
     splits: tuple[SplitId, ...]

@@ -61,7 +61,7 @@ class LowWatermark:
             held: whether the low watermark stays where it is, whatever the splits say.
         """
         self._behind_us = changes.behind_us
-        wall_us = None if read_until_us is None else read_until_us + changes.behind_us
+        wall_us = None if read_until_us is None else read_until_us + self._behind_us
         risen_us = None if held else self.coalescer.advance(wall_us)
         if risen_us is not None:
             changes.material, self.moved_at_us = True, changes.now_us

@@ -57,6 +57,7 @@ class SplitStates:
         self._kind: type | None = None  # of split ids: int or str, one per stream
         self._spent_us = dict.fromkeys(SplitState, 0)  # in each state, by all splits together,
         self._spent_until_us: int | None = None  # up to this moment
+        self._behind_us = 0  # as in `SplitWatermarks.handle`
 
     def restore(self, saved: StreamSnapshot, now_us: int) -> None:
         """Take the splits of a snapshot. Idle and grace timers start anew."""
@@ -76,7 +77,8 @@ class SplitStates:
 
     def next_us(self) -> int | None:
         """The next moment at which time alone could leave a split out or bring one back; None: no moment does."""
-        moments = [self.timers.next_us(), self.by_hand.next_us]
+        mark_us = self.by_hand.next_us
+        moments = [self.timers.next_us(), None if mark_us is None else mark_us - self._behind_us]
         if self.lost is not None:
             moments.append(self.lost[1] + self.timers.grace_us + 1)
         return min((us for us in moments if us is not None), default=None)
@@ -246,7 +248,7 @@ class SplitStates:
 
     def _mark(self, split: SplitId, event: SplitsMarkedIdle, changes: Changes) -> None:
         mark = Mark(event.by, changes.now_us, event.until_us)
-        over = event.until_us is not None and event.until_us <= changes.now_us
+        over = event.until_us is not None and event.until_us <= changes.wall_us
         if over or self.by_hand.get(split) == mark:
             return
         self.by_hand[split] = mark
@@ -279,8 +281,9 @@ class SplitStates:
 
     def settle(self, changes: Changes) -> None:
         """Apply what time changes by itself, after the event: once, so that the order of splits has no influence."""
+        self._behind_us = changes.behind_us
         self._end_loss(changes)
-        for split in self.by_hand.over(changes.now_us):
+        for split in self.by_hand.over(changes.wall_us):
             self._take_back(split, f"the time is over in which it was {self.by_hand[split]}", changes)
         for split, why in self.timers.too_long(changes.now_us).items():
             self._leave_out(split, why, changes)

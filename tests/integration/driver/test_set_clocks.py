@@ -11,10 +11,10 @@ import pytest
 from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.process.clock import monotonic_us
-from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatRequest
+from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatRequest, MarkRequest
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import WatermarkStrategy
-from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
+from lowmark.watermark import WatermarkStrategy, format_time_us
+from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered, Tick
 
 from tests.integration.driver.reported import NoQueries, answer_of, desks_of, report_of
 from tests.integration.driver.test_half_handled import STRATEGY, Fed
@@ -66,6 +66,36 @@ def test_a_claim_of_now_counts_after_the_host_slept(monkeypatch: pytest.MonkeyPa
     desks.plans.take("s", "reader", Planned(1, {"a": ()}, claims_us={"a": wall_us}))
 
     assert run.low_watermark_us == STRATEGY.watermark_of_max(wall_us)
+
+
+def test_the_end_of_a_mark_goes_by_the_clock_of_the_person_also_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desks, run = begun(STRATEGY)
+    run.hear(SplitsDiscovered((1,)), desks.runs.clock.now_us())
+    set_by(monkeypatch, 3 * HOUR)
+    wall_us = time.time_ns() // 1_000
+    told = []
+    for asked in ({"until_us": wall_us + HOUR}, {"for_us": HOUR}):
+        desks.by_hand.take(MarkRequest("orders", [*run.named_splits()], "anna", True, **asked))
+        told.append([str(mark) for mark in run.watermarks.by_hand.values()])
+    wake_us = run.watermarks.wake_at_us(desks.runs.clock.now_us())
+    assert wake_us is not None
+    assert abs(wake_us - desks.runs.clock.now_us() - HOUR) < 30 * SECOND
+    state, marked = run.state(), []
+    set_by(monkeypatch, -6 * HOUR)  # a query is started again at a service whose clock is three hours ahead now
+    answer_of(desks, HeartbeatRequest("s", "u", first=True, state=state))
+    [*_, again] = desks.runs
+    marked.append([*again.watermarks.by_hand])
+    set_by(monkeypatch, 3 * HOUR)
+    again = StreamRun.attach(run.stream, token="v", resumes="t", state=state, now_us=wall_us)  # at a new service
+    for now_us in (wall_us + HOUR // 2, wall_us + HOUR + 30 * SECOND):
+        again.hear(Tick(), now_us)
+        marked.append([*again.watermarks.by_hand])
+
+    until = format_time_us(wall_us + HOUR)[: len("2026-01-01 10:0")]
+    assert [until in each for [each] in told] == [True, True]
+    assert marked == [[1], [1], []]
 
 
 def test_a_watermark_of_now_is_not_ahead_of_the_clock_after_the_host_slept(
