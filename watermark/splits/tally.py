@@ -156,16 +156,16 @@ class Tally:
         self.native_us = native_us if self.native_us is None else max(self.native_us, native_us)
 
     def saw_rows(self, top_us: int | None, newest_us: int | None) -> None:
-        """Note the largest watermark of a batch, and its largest event time.
+        """Note the largest event time of a batch, or if it is not measured, its largest watermark, perhaps a claim.
 
-        Spark has no future guard, so native Spark's watermark follows that time, too.
+        Spark has no future guard, so native Spark's watermark follows that time.
         """
         self._judges_us = self.native_us
-        if top_us is not None:
-            self._saw_native(top_us)
         if newest_us is not None:
             self.newest_us = newest_us if self.newest_us is None else max(self.newest_us, newest_us)
             self._saw_native(bounded_watermark_us(newest_us, self.bound_us))
+        elif top_us is not None:
+            self._saw_native(top_us)
 
     def forget(self, split: SplitId) -> None:
         self.splits.pop(split, None)

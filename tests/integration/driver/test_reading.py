@@ -145,6 +145,18 @@ def test_a_report_that_is_behind_the_next_promise_is_no_regression(query: Query)
     assert query.run.status(query.now_us).regressions == 0
 
 
+def test_native_sparks_watermark_is_made_of_rows_and_not_of_the_next_promise(query: Query) -> None:
+    query.plan(1, "a", claims_us={"a": 100 * SECOND})
+    query.plan(2, "a", claims_us={"a": 5_000 * SECOND})
+    query.report(1, a=99)
+    query.report(2, a=4_999, behind=3_000)
+    query.report(3, a=4_999, behind=3_001)
+    status = query.run.status(query.now_us)
+
+    assert status.native_watermark_us == 4_997 * SECOND
+    assert status.native_late_rows == 0, "batch 1, which ended at 99, decides which rows of batch 3 are late"
+
+
 def test_a_split_that_is_known_and_silent_holds(query: Query) -> None:
     query.plan(1, "a", "silent", claims_us={"a": 100 * SECOND}, backlog_rows={"silent": 7})
     assert query.low_us is None
