@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISLNK, S_ISREG
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from lowmark.integration.errors import AuditImpossible
 from lowmark.integration.transport.split_key import split_name
 from lowmark.watermark import format_duration_us
-from lowmark.watermark.printable import first_line
+from lowmark.watermark.printable import counted, first_line
 from lowmark.watermark.replay.report import AuditReport
 
 from . import delta
@@ -47,6 +47,7 @@ _GUESSED_ROW_BYTES = 100
 _PIECE_BYTES = _PIECE_ROWS * _GUESSED_ROW_BYTES  # of JSON
 _GUESSED_PACKING = 5  # guessed ratio of gzip
 _BRONZE = ("topic", "partition")
+_IS = "is", "are"
 _MOST_SPLITS = 100_000
 _MOST_BYTES = 1 << 28
 """Most bytes of a file in memory: unpacked columns of a row group, a piece of them as texts, or a line of JSON."""
@@ -119,14 +120,14 @@ class FilesAudit:
         if unread > 3:
             self._notes.append(f"{unread} files in all cannot be read")
         if left_out := self._left_out_rows:
-            rows, are = ("1 row", "is") if left_out == 1 else (f"{left_out:,} rows", "are")
-            self._notes.append(f"{rows} of CSV {are} left out: not as many values as in the first line")
+            rows = counted(left_out, "CSV row", _IS)
+            self._notes.append(f"{rows} left out: not as many values as in the first line")
         self._check(audit, len(files))
         notes = [*self._notes, *self.reader.notes]
         if self.stop():
             notes.append("interrupted: this is what was read by then")
         return audit.report(
-            what=f"{_text(str(self.path))}, {audit.rows:,} rows of {len(files)} file{'s' if len(files) != 1 else ''}",
+            what=f"{_text(str(self.path))}, {counted(audit.rows, 'row')} of {counted(len(files), 'file')}",
             order=self._order(),
             event_time=f"column {self.event_time}",
             complete=self._complete and not self.stop() and unread == 0 and not left_out,
@@ -148,9 +149,9 @@ class FilesAudit:
             if self.stop():
                 raise KeyboardInterrupt
             why = f": {self._notes[0]}" if self._notes else ""
-            none, hold = ("1 file", "holds") if files == 1 else (f"{files} files", "hold")
+            hold = "holds" if files == 1 else "hold"
             raise AuditImpossible(
-                f"{none} below {str(self.path)!r:.200} {hold} no row{why}", "audit them once they do."
+                f"{counted(files, 'file')} below {str(self.path)!r:.200} {hold} no row{why}", "audit them once they do."
             )
         if (counts := audit.why_no_times()) is not None:
             raise AuditImpossible(
@@ -193,7 +194,7 @@ class FilesAudit:
                 first -= 1
                 rows += _rows(known[first])
             if first:
-                self._notes.append(f"{first:,} older files are left out (--all reads them, too)")
+                self._notes.append(f"{counted(first, 'older file', _IS)} left out (--all reads them, too)")
             known = known[first:]
         return known
 
@@ -211,7 +212,7 @@ class FilesAudit:
                     if S_ISREG(stat.st_mode):
                         yield _File(stat.st_mtime_ns, path, stat.st_size)
         if links:
-            self._notes.append(f"{links:,} links are passed over: name a file itself to read it")
+            self._notes.append(f"{counted(links, 'link', _IS)} passed over: name a file itself to read it")
 
     def _below(self) -> Iterator[Path]:
         """All below the folder that Spark does not ignore. Raises OSError: the folder itself cannot be listed."""
@@ -270,7 +271,7 @@ class FilesAudit:
         def columns(schema: pa.Schema) -> list[str]:
             return self._columns(file, schema, folders)
 
-        def leave_out(_row: object) -> str:
+        def leave_out(_row: object) -> Literal["skip"]:
             self._left_out_rows += 1
             return "skip"
 
@@ -427,7 +428,7 @@ def _stream(file: Path) -> Any:
 
 
 def _csv(
-    file: Path, columns: Callable[[pa.Schema], list[str]], leave_out: Callable[[object], str]
+    file: Path, columns: Callable[[pa.Schema], list[str]], leave_out: Callable[[object], Literal["skip"]]
 ) -> Iterator[pa.RecordBatch]:
     """Pieces of the wanted columns. `leave_out` is called with each row that has not as many values as the first."""
     from pyarrow import csv

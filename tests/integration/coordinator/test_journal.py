@@ -134,7 +134,7 @@ def test_of_two_that_make_the_database_at_once_one_has_it(path: Path, monkeypatc
 
     def late(database: Path, **options: Any) -> sqlite3.Connection:
         monkeypatch.undo()
-        base = connect(database, **options)
+        base: sqlite3.Connection = connect(database, **options)
         base.execute("PRAGMA user_version").fetchall()  # opens the file
         other.append(Journal(path))
         return base

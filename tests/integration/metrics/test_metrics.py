@@ -52,7 +52,6 @@ class FakeRun:
     token: str
     stream: str = "orders"
     query: str | None = "q"
-    query_id: str | None = None
     strategy: WatermarkStrategy = field(default_factory=WatermarkStrategy.for_monotonous_timestamps)
     failed: bool = False
     refused: bool = False
@@ -93,7 +92,6 @@ class FakeRun:
         return RunStatus(
             token=self.token,
             query=self.query,
-            query_id=self.query_id,
             status=status if self.holder is None else dataclasses.replace(status, holder=self.holder),
             emits=self.strategy.emits,
             unmeasured_batches=self.unmeasured,
@@ -734,27 +732,6 @@ def test_a_failed_query_stays_visible_until_it_runs_again() -> None:
     assert [seen.one("lowmark_query_failed") for _ in range(3)] == [1, 1, 1]
     service.runs.append(FakeRun("t2"))
     assert seen.one("lowmark_query_failed") == 0
-
-
-def test_a_query_that_begins_again_under_another_name_has_not_failed_under_the_former_name() -> None:
-    runs = [
-        FakeRun(f"{stream}-1", stream=stream, query="old", query_id="1", ended=True, failed=True, refused=True)
-        for stream in ("orders", "clicks")
-    ]
-    runs.append(FakeRun("another", query="another", query_id="2", ended=True, failed=True))
-    service = FakeService(runs)
-    seen = Scraper(StreamCollector(service))
-    assert set(seen.of("lowmark_query_failed").values()) == {1}, "the two streams of one query do not clear each other"
-
-    again = FakeRun("orders-2", query="new", query_id="1")
-    service.runs.append(again)
-    assert seen.one("lowmark_query_failed", stream="orders", query="old") == 0
-    assert seen.one("lowmark_query_refused", stream="orders", query="old") == 0
-    assert seen.one("lowmark_query_failed", query="another") == 1
-
-    again.ended = again.failed = True
-    assert seen.one("lowmark_query_failed", stream="orders", query="new") == 1
-    assert seen.one("lowmark_query_failed", stream="orders", query="old") == 0
 
 
 def test_a_refusal_is_visible_before_and_after_the_end() -> None:
