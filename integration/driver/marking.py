@@ -150,6 +150,8 @@ class Marking:
         observed = query.observed()
         if any(_stream_of(metric) == self.stream for metric in observed - {self.metric}):
             fact = "a later call of mark_done replaced the one of this query, so nothing would mark its partitions"
+            if self.metric in observed:
+                fact = "its rows come from mark_done twice, under one name, under which a checkpoint keeps one marking"
             raise WrapRefused(self.stream, fact, _ANOTHER)
         if self.metric not in observed:
             return

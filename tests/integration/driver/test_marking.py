@@ -78,6 +78,9 @@ def test_a_query_of_an_earlier_mark_done_is_refused_because_the_later_one_would_
     query: Any = SimpleNamespace(query_id="q", observed=lambda: {first.metric, "lowmark:eu:orders"})
     with pytest.raises(WrapRefused, match=r'"eu:orders".* a later call of mark_done replaced .*Hint: wrap the source'):
         second.begin(query)
+    query.observed = lambda: {first.metric, second.metric}  # as of two services
+    with pytest.raises(WrapRefused, match=r'"eu:orders".* mark_done twice, under one name.*Hint: wrap the source'):
+        second.begin(query)
 
     other = Marking("orders", "ts", HOUR_US, 0, "hour=%H", act)
     other.begin(query)
