@@ -47,7 +47,9 @@ def stream_json(stream: dict[str, Any]) -> dict[str, Any]:
 
 def stream_table(stream: dict[str, Any], now_us: int) -> Table:
     """Return tables of a stream's status."""
-    seen, word = msgspec.convert(stream, StreamStatus), _verdict(stream)
+    # Without the cause, which is not shown, because a later version's may be unknown here.
+    known = {key: value for key, value in stream.items() if key != "cause"}
+    seen, word = msgspec.convert(known, StreamStatus), _verdict(stream)
     facts = Table(
         title=f"{seen.name}, query {stream['query']}",
         title_justify="left",

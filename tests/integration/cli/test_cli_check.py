@@ -160,6 +160,9 @@ def test_a_service_of_a_later_version_may_tell_what_this_one_has_no_word_for(dri
     driver.runs.append(run(stands=MINUTE, unread=9))
     driver.more = {"cause": "a cause of 1.1", "splits": {"a": {"state": "a state of 1.1"}}}
     assert call("check") == (0, "orders, query q: moving\n", "")
+    del driver.more["splits"]
+    code, out, err = call("status")
+    assert (code, "orders, query q" in out, err) == (0, True, "")
 
 
 def test_a_wall_clock_that_is_set_back_hides_nothing_that_is_stuck(driver: Driver) -> None:
