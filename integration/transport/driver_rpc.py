@@ -26,7 +26,7 @@ from lowmark.integration.process.sockets import target
 from lowmark.integration.process.user import user
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.worker import WorkerDied
-from lowmark.watermark import duration_us
+from lowmark.watermark import LowmarkError, duration_us
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -223,10 +223,11 @@ def handler(
     def respond(data: bytes, context: grpc.ServicerContext) -> Answer:
         try:
             return answer(method.decode_question(data))
-        except LookupError as unknown:
-            context.abort(grpc.StatusCode.NOT_FOUND, _detail(unknown))
-        except (TypeError, ValueError) as invalid:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, _detail(invalid))
+        except (LookupError, TypeError, ValueError) as refused:
+            with_stack = not isinstance(refused, LowmarkError)
+            log.warning("a question of the kind %s was refused: %s", method.name, refused, exc_info=with_stack)
+            kind = grpc.StatusCode.NOT_FOUND if isinstance(refused, LookupError) else grpc.StatusCode.INVALID_ARGUMENT
+            context.abort(kind, _detail(refused))
         except ServiceStopped as stopped:
             context.abort(grpc.StatusCode.UNAVAILABLE, _detail(stopped))
         except WorkerDied as died:

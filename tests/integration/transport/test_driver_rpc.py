@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from lowmark.integration.errors import ServiceFailed, UnknownStream
+from lowmark.integration.errors import MalformedMessage, ServiceFailed, UnknownStream
 from lowmark.integration.process import sockets
 from lowmark.integration.transport.driver_rpc import STATUS, Client, Server, StatusReply, StatusRequest, handler
 
@@ -23,6 +23,25 @@ def told_of(error: Exception) -> str:
         client.close()
         server.stop()
     return str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "has_stack"),
+    [
+        (UnknownStream("clicks", ()), False),
+        (MalformedMessage("StatusRequest", "limit is -1"), False),
+        (KeyError("t7"), True),
+        (TypeError("no number"), True),
+    ],
+)
+def test_the_log_of_the_driver_says_more_as_the_hint_promises(
+    error: Exception, has_stack: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = told_of(error)
+    assert "the driver's log says more" in told
+    [record] = caplog.records
+    assert f"a question of the kind Status was refused: {error}" in record.getMessage()
+    assert bool(record.exc_info) == has_stack, "an error of lowmark says itself what is wrong"
 
 
 @pytest.mark.parametrize("name", ["orders", "受注"])
