@@ -92,9 +92,18 @@ Json = Annotated[
 Debug = Annotated[
     bool, typer.Option("--debug", help="Show tracebacks and Spark's log.", is_eager=True, callback=_remember)
 ]
+
+
+def _not_empty(address: str | None) -> str | None:
+    if address == "":  # as of a variable that a shell does not know
+        raise typer.BadParameter("it is empty; name an address unix:/..., or leave it out for all services of yours")
+    return address
+
+
 Name = Annotated[str | None, typer.Argument(help="A stream's name; without it, all streams.")]
 Connect = Annotated[
-    str | None, typer.Option(help="Address of the service, unix:/...; without it, all services of this user.")
+    str | None,
+    typer.Option(help="Address of the service, unix:/...; without it, all services of this user.", callback=_not_empty),
 ]
 AtCoordinator = Annotated[
     str | None, typer.Option("--coordinator", help="Ask a coordinator instead: its address, unix:/... or HOST:PORT.")

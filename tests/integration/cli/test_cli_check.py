@@ -254,6 +254,14 @@ def test_a_driver_that_hangs_at_the_first_question_is_waited_for(
     assert len(asked) == (3 if last.get("hung") else 2 if first.get("hung") else 1)
 
 
+@pytest.mark.parametrize("command", ["check", "status", "explain"])
+def test_an_empty_address_is_refused_in_place_of_what_grpc_makes_of_it(command: str) -> None:
+    code, out, err = call(command, "--connect", "")
+    assert (code, out) == (2, "")
+    assert "Invalid value for '--connect': it is empty" in " ".join(err.split())
+    assert "dns:" not in err
+
+
 def test_not_reachable_is_2(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code, out, err = call("check")
     assert (code, out) == (2, "")
