@@ -235,7 +235,7 @@ class KafkaClient:
     def unavailable(self, action: str, failed: object, seconds: float) -> KafkaUnavailable:
         """Return the error of a question that failed for so long."""
         hint = (
-            "check user, password and certificates, and the rights of the user."
+            "check user, password and certificates, the rights of the user, and the names of the topics."
             if self._refused(failed)
             else "check that the brokers run and can be reached from here, also by the addresses they advertise."
         )
