@@ -12,6 +12,16 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def counted(number: int, what: str, verb: tuple[str, str] | None = None) -> str:
+    """Return a number with what it counts, given in the singular, and the verb behind, given for one and for more.
+
+    >>> counted(1, "row"), counted(2_000, "batch"), counted(1, "file", ("is", "are"))
+    ('1 row', '2,000 batches', '1 file is')
+    """
+    end = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{end}{f' {verb[number != 1]}' if verb else ''}"
+
+
 def first_line(told: object) -> str:
     r"""Return the first line of a text, or of the message of an error; empty if there is none.
 

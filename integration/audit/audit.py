@@ -10,6 +10,7 @@ from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark import WatermarkStrategy, duration_us
 from lowmark.watermark.errors import shown
 from lowmark.watermark.moment import MILLISECOND_US
+from lowmark.watermark.printable import counted
 from lowmark.watermark.replay.profile import SplitProfile
 from lowmark.watermark.replay.replay import Numbers, Replay
 from lowmark.watermark.replay.report import AuditReport, report
@@ -156,7 +157,8 @@ class Audit:
         count = self.replay.batches
         if count >= FEW_BATCHES:
             return made
-        told = f"there were {count} batches only, and in the first two no row can be late"
+        were = "was" if count == 1 else "were"
+        told = f"there {were} {counted(count, 'batch')} only, and in the first two no row can be late"
         return [*made, f"{told}: a shorter --trigger or fewer --rows-per-batch say more"]
 
     def report(self, *, what: str, order: str, event_time: str, complete: bool, notes: Sequence[str]) -> AuditReport:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark.lateness import Micros
 from lowmark.watermark.moment import INT64, datetime_from_iso, us_of
+from lowmark.watermark.printable import counted
 from lowmark.watermark.replay.profile import Flags
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[\s*'([^']+)'\s*\]|\[\s*\"([^\"]+)\"\s*\]|\[\s*(\d{1,6})\s*\]")
@@ -141,8 +142,9 @@ class TimeReader:
         made = [f"numbers are taken as {taken.word} since 1970, by their size (--unit says otherwise)"]
         for unit, rows in sorted(self._of_another_unit.items()):
             made.append(
-                f"units are mixed: {rows:,} rows have a time that looks like {unit.word} among {taken.word}; "
-                "these rows count as unreadable, and a query with one unit for all rows has wrong times there"
+                f"units are mixed: {counted(rows, 'row', ('has', 'have'))} a time that looks like {unit.word} among "
+                f"{taken.word}; these rows count as unreadable, and a query with one unit for all rows has wrong times "
+                "there"
             )
         return made
 

@@ -21,6 +21,7 @@ from lowmark.sources.kafka.librdkafka import LibrdkafkaLog
 from lowmark.sources.kafka.offsets import TopicPartitionId
 from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES, collecting_nothing, fetch_properties
 from lowmark.sources.kafka.settings import KafkaSettings
+from lowmark.watermark.printable import counted
 from lowmark.watermark.replay.report import AuditReport
 
 from .audit import Audit, Question
@@ -118,9 +119,9 @@ class KafkaAudit:
             notes.append("interrupted: this is what was read by then")
         names = sorted({topic for topic, _ in ends})
         named = f"topic {names[0]}" if len(names) == 1 else f"{len(names)} topics ({', '.join(names):.200})"
-        partitions = f"{len(ends)} partition{'s' if len(ends) > 1 else ''}"
+        partitions = counted(len(ends), "partition")
         return audit.report(
-            what=f"{named}, {audit.rows:,} rows of {partitions}",
+            what=f"{named}, {counted(audit.rows, 'row')} of {partitions}",
             order=reading.order,
             event_time=reading.event_time,
             complete=reading.why_short is None and not self.stop(),

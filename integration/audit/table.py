@@ -16,6 +16,7 @@ import pyarrow as pa
 from lowmark.integration.console import EscapingConsole
 from lowmark.integration.errors import AuditImpossible
 from lowmark.integration.transport.split_key import quoted
+from lowmark.watermark.printable import counted
 from lowmark.watermark.replay.advice import Advice
 from lowmark.watermark.replay.open_rows import starts_of
 from lowmark.watermark.replay.report import AuditReport
@@ -203,7 +204,7 @@ class _Table:
                 "name another column as event_time.",
             )
         return audit.report(
-            what=f"a table, {audit.rows:,} rows of {len(names)} splits",
+            what=f"a table, {counted(audit.rows, 'row')} of {counted(len(names), 'split')}",
             order=order,
             event_time=f"column {self.event_time}",
             complete=True,

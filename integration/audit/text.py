@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from lowmark.integration.console import EscapingConsole, Sheet, print_lines
 from lowmark.watermark import format_duration_us, format_time_us
 from lowmark.watermark.duration import rough_duration_us
-from lowmark.watermark.printable import printable
+from lowmark.watermark.printable import counted, printable
 from lowmark.watermark.replay.report import AuditReport, SplitReport
 
 _NAMES_SHOWN = 4
@@ -65,7 +65,7 @@ def lost_line(report: AuditReport) -> str:
     kept = report.smallest_kept_rows
     state = "" if kept is None else f", and keeps up to {kept:,} of the {report.rows:,} rows in state for it"
     late = report.before_epoch_rows
-    always = f" {late:,} rows are from before 1970, which every watermark drops." if late else ""
+    always = f" {counted(late, 'row', ('is', 'are'))} from before 1970, which every watermark drops." if late else ""
     if report.smallest_delay_us == 0:
         return f"Native Spark drops no row, whatever the delay.{always}"
     return f"Native Spark drops none from a delay of {format_duration_us(report.smallest_delay_us)} on{state}.{always}"

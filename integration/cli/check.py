@@ -15,7 +15,7 @@ from lowmark.integration.errors import ServiceUnreachable
 from lowmark.integration.verdict import WANTS_A_PERSON, told_at, verdict
 from lowmark.watermark import LowmarkError, SetByHand, WrongClock, duration_us
 from lowmark.watermark.moment import us_of
-from lowmark.watermark.printable import printable
+from lowmark.watermark.printable import counted, printable
 
 from .common import Connect, Debug, Json, Name
 from .status import ask
@@ -90,8 +90,13 @@ def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
         return beside
     since, unread = stream["since"], stream["run"]["backlog_rows"]
     stood = "" if since is None else ago(us_of(datetime.fromisoformat(since)), us_of(now))
-    told = [f"for {stood}" if stood else "", f"{unread:,} rows unread" if unread else "", printable(stream["why"])]
-    return f", {', '.join(fact for fact in told if fact)}{beside}"
+    told = [
+        f"for {stood}" if stood else "",
+        f"{counted(unread, 'row')} unread" if unread else "",
+        printable(stream["why"]),
+    ]
+    said = ", ".join(fact for fact in told if fact)
+    return f", {said.removesuffix('.') if beside else said}{beside}"
 
 
 def _clocks(stream: dict[str, Any]) -> list[str]:
@@ -104,7 +109,7 @@ def _by_hand(stream: dict[str, Any]) -> list[str]:
     splits = stream.get("by_hand", [])  # an earlier version of the service has none
     left_out = [f"split {name} is {why}" for name, why in splits[:_BY_HAND_SHOWN]]
     more = len(splits) - len(left_out)
-    return [*left_out, f"{more:,} more splits are left out by hand"] if more else left_out
+    return [*left_out, f"{counted(more, 'more split', ('is', 'are'))} left out by hand"] if more else left_out
 
 
 def _left_alone(stream: dict[str, Any]) -> list[str]:

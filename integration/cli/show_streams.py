@@ -10,6 +10,7 @@ import msgspec
 from lowmark.integration.console import Sheet, ago
 from lowmark.integration.verdict import verdict
 from lowmark.watermark import StreamStatus, format_time_us
+from lowmark.watermark.printable import counted
 from lowmark.watermark.splits.status import by_need
 from rich.table import Table
 from rich.text import Text
@@ -86,7 +87,7 @@ def _verdict(stream: dict[str, Any]) -> str:
 
 
 def _rows(seen: StreamStatus) -> str:
-    rows, counts = f"{seen.counts.rows:,} in {seen.batches:,} batches", seen.counts
+    rows, counts = f"{seen.counts.rows:,} in {counted(seen.batches, 'batch')}", seen.counts
     return f"{rows}, {counts.dropped_rows:,} dropped as late, {counts.future_rows:,} too far ahead of the clock"
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import typer
 from lowmark.integration.console import EscapingConsole
 from lowmark.watermark import LowmarkError
-from lowmark.watermark.printable import printable
+from lowmark.watermark.printable import counted, printable
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -51,5 +51,5 @@ def picture(what: list[RenderableType], console: Console, now: datetime) -> Grou
     above = Text(f"{now:%H:%M:%S} UTC, Ctrl-C ends", style="dim", no_wrap=True, overflow="ellipsis")
     whole = Group(above, *what)
     if (below := len(console.render_lines(whole)) - console.size.height) > 0:
-        above.append(f", {below} more lines do not fit")
+        above.append(f", {counted(below, 'more line', ('does', 'do'))} not fit")
     return whole

@@ -14,6 +14,7 @@ from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.spark.sessions import QueryEvent
 from lowmark.watermark import StreamStatus
+from lowmark.watermark.printable import counted
 from lowmark.watermark.splits.events import BatchReported, Effect, Event
 
 from . import failures
@@ -66,9 +67,7 @@ class AuditedRun(StreamRun):
 
     def status(self, now_us: int, limit: int | None = None) -> StreamStatus:
         status = super().status(now_us, limit)
-        lost = (
-            f"{self.dropped_rows:,} rows dropped by it so far" if self.dropped_rows else "no row dropped by it so far"
-        )
+        lost = f"{counted(self.dropped_rows, 'row') if self.dropped_rows else 'no row'} dropped by it so far"
         why = f"audited only: Spark goes by its own watermark, {lost}. Under lowmark: {status.why}"
         return replace(status, why=why, native_watermark_us=self.used_us)
 

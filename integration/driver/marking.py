@@ -31,6 +31,7 @@ from lowmark.sources.worker import Worker
 from lowmark.watermark import duration_us, format_duration_us
 from lowmark.watermark.errors import shown
 from lowmark.watermark.moment import datetime_of
+from lowmark.watermark.printable import counted
 
 from .done_partition import DonePartition, name_at, poster, success_files_in, takes_post
 from .insist import insist
@@ -214,8 +215,8 @@ class Marking:
             name = self.name(number)
             self.rows_after_mark[name] = self.rows_after_mark.get(name, 0) + count
             log.warning(
-                'stream "%s": %s%d rows in batch %d came to partition %s after it was marked done (%d so far)',
-                self.stream, "" if self._counts else "at least ", count, progress.batch_id, name,
+                'stream "%s": %s%s in batch %d came to partition %s after it was marked done (%d so far)',
+                self.stream, "" if self._counts else "at least ", counted(count, "row"), progress.batch_id, name,
                 self.rows_after_mark[name],
             )  # fmt: skip
 

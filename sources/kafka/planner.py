@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from lowmark.sources.api import EARLIEST_US, SplitEnd
 from lowmark.sources.kit.asking_planner import AskingPlanner, some_of
+from lowmark.watermark.printable import counted
 
 from .client import KafkaClient, Topic
 from .consumers import CONSUMERS, ConsumerCache
@@ -80,7 +81,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
     def _latest(self, splits: Sequence[KafkaSplit]) -> Mapping[str, SplitEnd]:
         if not splits:
             return {}
-        action = f"look up where {len(splits)} partitions end"
+        action = f"look up where {counted(len(splits), 'partition')} end{'s' if len(splits) == 1 else ''}"
         partitions: dict[TopicPartitionId, None] = dict.fromkeys((split.topic, split.partition) for split in splits)
         questions = [dict.fromkeys(partitions, each) for each in (KafkaOffsets.latest(), KafkaOffsets.earliest())]
         doubts = DOUBTS
@@ -136,7 +137,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
             return None
         if not splits:
             return {}
-        position, action = KafkaOffsets.timestamp(time_us), f"find a time in {len(splits)} partitions"
+        position, action = KafkaOffsets.timestamp(time_us), f"find a time in {counted(len(splits), 'partition')}"
         wanted = dict.fromkeys(((split.topic, split.partition) for split in splits), position)
         found, failed = self._client.positions(wanted, action, patience_seconds=PATIENCE_SECONDS)
         self._unanswered.tell(len(failed), *self._example(failed))

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, SplitsAddition
 from lowmark.sources.metric_group import MetricGroup
+from lowmark.watermark.printable import counted
 
 from .client import Topic
 from .columns import KafkaColumns
@@ -428,7 +429,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         The end of all records is asked for, because records of an open transaction are not lost.
         """
         wanted = {each.key: KafkaOffsets.latest() for each in ranges}
-        action = f"look up where {len(wanted)} partitions end"
+        action = f"look up where {counted(len(wanted), 'partition')} end{'s' if len(wanted) == 1 else ''}"
         try:
             ends, _ = self._used.client.positions(wanted, action, patience_seconds=0.0, stable=False)
         except KafkaUnavailable:

@@ -28,6 +28,7 @@ from lowmark.sources.metric_group import added_up
 from lowmark.sources.slicing import NoRowsReason, SlicePlan
 from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError, format_duration_us
+from lowmark.watermark.printable import counted
 
 from .enumeration import Enumeration
 from .extent import Extent
@@ -153,8 +154,8 @@ class BatchPlanner(Generic[SplitT]):
     def _without_answer(self) -> str:
         count, seconds = len(self._unanswered), self._options.timeout_seconds
         return (
-            f"{count} splits, such as {self._unanswered[0]!r}, gave no answer for {seconds:g} seconds, and the run "
-            "would end without their rows"
+            f"{counted(count, 'split')}, such as {self._unanswered[0]!r}, gave no answer for {seconds:g} seconds, "
+            "and the run would end without their rows"
         )
 
     def _plan(self, start: BatchOffset, max_rows: int | None) -> BatchOffset:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from lowmark.sources.worker import Worker
 from lowmark.watermark import format_time_us
+from lowmark.watermark.printable import counted
 
 from .peer import Planned, PlanPeer
 
@@ -59,7 +60,7 @@ class Telling:
         if self._peer is None or self._told is not None or not splits:
             return nullcontext()
         return self._saying(
-            f"its first batch is being planned since {format_time_us(self._now_us())}, from {splits} splits."
+            f"its first batch is being planned since {format_time_us(self._now_us())}, from {counted(splits, 'split')}."
         )
 
     def reading_again(self, slices: int) -> None:

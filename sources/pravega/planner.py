@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 from lowmark.sources.api import EARLIEST_US, SplitEnd
 from lowmark.sources.kit.asking_planner import AskingPlanner
+from lowmark.watermark.printable import counted
 
 from .chunks import Chunk, chunks
 from .client import OPENED_TOGETHER, PravegaClient, SegmentState, Silent, client_of
@@ -267,7 +268,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         self._unanswered.see(segments, segments, next(iter(asked)), cause)
         waited = self._unanswered.all_silent_seconds
         if waited >= self._settings.give_up_seconds:
-            action = f"look up where {segments} segments end"
+            action = f"look up where {counted(segments, 'segment')} end{'s' if segments == 1 else ''}"
             raise PravegaUnavailable(self._settings.place, action, waited, cause)
 
     def _forget(self, splits: Sequence[PravegaSplit]) -> None:

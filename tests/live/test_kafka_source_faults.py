@@ -327,7 +327,7 @@ def test_a_broker_that_stays_away_is_an_error_that_names_it_and_librdkafka_says_
     anew = source_of(own, topic, give_up_after="3 seconds", consumer_options={"client.id": topic})
     own.kill()
     try:
-        with pytest.raises(KafkaUnavailable, match=f"Kafka at {own.bootstrap}: cannot look up where 1 partitions end"):
+        with pytest.raises(KafkaUnavailable, match=f"Kafka at {own.bootstrap}: cannot look up where 1 partition ends"):
             query.batch()
         with pytest.raises(KafkaUnavailable, match=f"cannot read split '{topic}/0' from offset 0 to 3, tried for 1 s"):
             read_tables(source, [whole(topic, 3)])

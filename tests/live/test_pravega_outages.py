@@ -144,7 +144,7 @@ def test_who_stays_away_is_an_error_that_says_for_how_long(outage: Outage) -> No
             PravegaUnavailable, match=r"read segment .*, tried for \d+ s: .*the query goes on from its che"
         ):
             list(read_slices(source, slices))
-        with pytest.raises(PravegaUnavailable, match=r"look up where 1 segments end, tried for \d+ s"):
+        with pytest.raises(PravegaUnavailable, match=r"look up where 1 segment ends, tried for \d+ s"):
             wait_until(lambda: query.batch() and False, "an error", seconds=30)
     finally:
         store.start()

@@ -240,7 +240,7 @@ def test_a_link_in_a_folder_is_passed_over_and_told(tmp_path: Path) -> None:
     (tmp_path / "landing/b.parquet").symlink_to(tmp_path / "secret.parquet")
     answer = told("files", tmp_path / "landing")
     assert answer["rows"] == 10
-    assert "1 links are passed over: name a file itself to read it" in answer["notes"]
+    assert "1 link is passed over: name a file itself to read it" in answer["notes"]
     assert told("files", tmp_path / "landing/b.parquet")["rows"] == 5
 
 

@@ -216,9 +216,9 @@ def test_a_row_of_csv_with_other_columns_than_the_first_line_is_told_and_the_oth
     write(tmp_path, {"a.csv": "at,shop\n" + whole * first + f"{START_S}\n{whole}{whole[:-1]},more\n" + whole * 10})
     found = audited(tmp_path)
     assert (found.rows, found.complete) == (first + 11, False)
-    assert "2 rows of CSV are left out: not as many values as in the first line" in found.notes
+    assert "2 CSV rows are left out: not as many values as in the first line" in found.notes
     write(tmp_path, {"a.csv": f"at,shop\n{START_S}\n"})
-    with pytest.raises(AuditImpossible, match=r"1 file below .* holds no row: 1 row of CSV is left out"):
+    with pytest.raises(AuditImpossible, match=r"1 file below .* holds no row: 1 CSV row is left out"):
         audited(tmp_path)
 
 

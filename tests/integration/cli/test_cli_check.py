@@ -156,6 +156,14 @@ def test_what_is_stuck_is_told_with_what_holds_it(driver: Driver) -> None:
     assert ", 4,711 rows unread, split b has the smallest watermark of 2 live splits." in out
 
 
+def test_a_second_fact_stands_behind_a_semicolon_alone_and_one_thing_has_no_plural(driver: Driver) -> None:
+    driver.runs.append(run(stands=10 * MINUTE, unread=1))
+    driver.more = {"by_hand": [[f"s{n}", "left out by hand"] for n in range(11)]}
+    _, out, _ = call("check")
+    assert ", 1 row unread, split b has the smallest watermark of 2 live splits; split s0 is left out" in out
+    assert out.endswith("; 1 more split is left out by hand\n")
+
+
 def test_a_service_of_a_later_version_may_tell_what_this_one_has_no_word_for(driver: Driver) -> None:
     driver.runs.append(run(stands=MINUTE, unread=9))
     driver.more = {"cause": "a cause of 1.1", "splits": {"a": {"state": "a state of 1.1"}}}

@@ -167,7 +167,7 @@ def test_a_run_fails_rather_than_end_without_a_split_that_does_not_answer(planne
     end = planner.plan(planner.initial(), None)
     assert end.positions == {"a": 4, "b": 0}
 
-    with pytest.raises(PlanningFailed, match=r"1 splits, such as 'b', gave no answer for 0\.2 seconds, and the run"):
+    with pytest.raises(PlanningFailed, match=r"1 split, such as 'b', gave no answer for 0\.2 seconds, and the run"):
         planner.plan(end, None)
 
 

@@ -358,6 +358,11 @@ def test_late_rows_are_those_of_the_split_and_not_of_another_with_its_name(limit
             ),
         ),
         (
+            Hold(SplitState.PENDING, "a", silent=2, backlog_rows=5, grace_left_us=2_000_000),
+            "split a has not spoken yet, as has 1 other.",
+            "The first row of split a (5 rows are waiting in it), or the end of its grace: its grace ends in 2s.",
+        ),
+        (
             Hold(SplitState.PENDING, "a", silent=3, backlog_rows=5, grace_left_us=2_000_000),
             "split a has not spoken yet, as have 2 others.",
             "The first row of split a (5 rows are waiting in it), or the end of its grace: its grace ends in 2s.",
