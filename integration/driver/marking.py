@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from lowmark.integration.errors import CheckpointUnreadable, WrapRefused
 from lowmark.integration.process.loop import Loop
+from lowmark.integration.spark.completion import complete_until
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.sessions import Query, called
 from lowmark.integration.spark.versions import observes_splits
@@ -30,7 +31,7 @@ from lowmark.integration.transport.split_key import SplitKey, quoted
 from lowmark.sources.worker import Worker
 from lowmark.watermark import duration_us, format_duration_us
 from lowmark.watermark.errors import shown
-from lowmark.watermark.moment import datetime_of
+from lowmark.watermark.moment import datetime_of, least_us
 from lowmark.watermark.printable import counted
 
 from .done_partition import DonePartition, name_at, poster, success_files_in, takes_post
@@ -186,16 +187,15 @@ class Marking:
     def _has(self, query: Query) -> bool:
         return self.query_id == query.query_id
 
-    def take(self, progress: Progress, query: Query, *, until_us: int | None, had_rows: bool) -> None:
-        """Take a committed batch of a query on the stream. On the service's loop.
-
-        Args:
-            until_us: the sink is complete until this time, the batch included.
-            had_rows: whether the batch may have written rows.
-        """
+    def take(self, progress: Progress, query: Query) -> None:
+        """Take a committed batch of a query on the stream. On the service's loop."""
         metric = progress.observed_metrics.get(self.metric)
         if not self._has(query):
             return  # another query of the stream
+        # The stream that is furthest behind decides, because the query may write rows of each of its streams.
+        low_us = least_us(offset.low_us for _, offset in progress.heartbeats())
+        with_state = bool(progress.state_operators)
+        until_us = complete_until(low_us, progress.watermark_us, with_state=with_state)
         self._act_and_write()
         with self._changed:
             if self._partitions.begins_with_a_gap(progress.batch_id):
@@ -205,7 +205,7 @@ class Marking:
                     self.stream,
                 )
             rows = self._rows(metric, progress.batch_id)
-            if rows is None and not had_rows:
+            if rows is None and not with_state and progress.num_input_rows == 0:
                 rows = {}
             now_us = time.time_ns() // 1_000
             late = self._partitions.report(progress.batch_id, rows, until_us=until_us, now_us=now_us)

@@ -11,12 +11,10 @@ from functools import partial
 
 import msgspec
 from lowmark.integration.errors import WrapRefused
-from lowmark.integration.spark.completion import complete_until
 from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.sessions import Query
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
-from lowmark.watermark.moment import least_us
 
 from .aside import aside
 from .farewells import Farewells, warn_unwritten
@@ -104,13 +102,8 @@ class Reports:
 
     def _mark(self, run: StreamRun, progress: Progress, query: Query | None) -> None:
         marking = self._runs.markings.get(run.stream.name)
-        if marking is None or query is None or run.last_batch_id != progress.batch_id:
-            return
-        # The stream that is furthest behind decides, because the query may write rows of each of its streams.
-        low_us = least_us(offset.low_us for _, offset in progress.heartbeats())
-        with_state = bool(progress.state_operators)
-        until_us = complete_until(low_us, progress.watermark_us, with_state=with_state)
-        marking.take(progress, query, until_us=until_us, had_rows=progress.num_input_rows > 0 or with_state)
+        if marking is not None and query is not None and run.last_batch_id == progress.batch_id:
+            marking.take(progress, query)
 
     def end_marking(self, name: str) -> Marking | None:
         """Take the marking of a stream away, if there is one, and return it to be stopped beside the loop.

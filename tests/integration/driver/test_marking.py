@@ -15,7 +15,8 @@ from lowmark.integration.driver.marking import Marking
 from lowmark.integration.driver.marking import marking_of as marking_with
 from lowmark.integration.driver.partitions import Kept
 from lowmark.integration.errors import CheckpointUnreadable, WrapRefused
-from lowmark.integration.spark.progress import Progress
+from lowmark.integration.spark.progress import Progress, SourceProgress
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark.moment import datetime_of
 
 HOUR_US = 3_600_000_000
@@ -24,9 +25,12 @@ BEFORE_YEAR_1 = -62_200_000_000_000_000 // HOUR_US
 """An hour that a broken time of a row may have: Spark has the year, Python has not."""
 
 
-def batch(batch_id: int, *numbers: int) -> Progress:
+def batch(batch_id: int, *numbers: int, until_us: int) -> Progress:
+    """A batch with rows of these partitions, or of none, after which the sink is complete until this time."""
     metrics = {METRIC: {"numbers": list(numbers)}}
-    return Progress("q", "r", batch_id, len(numbers), [], [], observed_metrics=metrics)
+    heartbeat = SourceProgress(None, HeartbeatOffset("orders", until_us, "token", 1).to_json(), None, 1)
+    rows, in_force = max(1, len(numbers)), {"watermark": "1970-01-01T00:00:00.000Z"}
+    return Progress("q", "r", batch_id, rows, [], [heartbeat], event_time=in_force, observed_metrics=metrics)
 
 
 def marking_of(act: Callable[[DonePartition], None], committed: tuple[int | None, int | None]) -> tuple[Marking, Any]:
@@ -48,7 +52,7 @@ def test_a_row_of_before_the_year_1_does_not_end_the_marks_of_all_other_hours() 
 
     marking, query = marking_of(act, (None, None))
     marking.begin(query)
-    marking.take(batch(0, BEFORE_YEAR_1, 1), query, until_us=2 * HOUR_US, had_rows=True)
+    marking.take(batch(0, BEFORE_YEAR_1, 1, until_us=2 * HOUR_US), query)
     assert is_marked.wait(5), "the marks have ended"
     marking.stop()
     assert marked == ["hour=01"]
@@ -64,7 +68,7 @@ def test_a_marking_of_a_query_that_ran_without_a_low_watermark_knows_that_hours_
 
     marking, query = marking_of(act, (5, None))
     marking.begin(query)
-    marking.take(batch(6, 3), query, until_us=5 * HOUR_US, had_rows=True)
+    marking.take(batch(6, 3, until_us=5 * HOUR_US), query)
     are_marked.wait(2)
     marking.stop()
     assert marked == [("hour=03", True), ("hour=04", False)]
@@ -115,7 +119,7 @@ def test_a_file_that_cannot_be_read_once_loses_no_mark() -> None:
             marking.begin(query)
     assert not written
     marking.begin(query)
-    marking.take(batch(101, 10, 11), query, until_us=12 * HOUR_US, had_rows=True)
+    marking.take(batch(101, 10, 11, until_us=12 * HOUR_US), query)
     assert are_marked.wait(5)
     marking.stop()
     assert marked == [f"hour={hour:02}" for hour in (8, 9, 10, 11)]
@@ -130,7 +134,7 @@ def test_partitions_of_another_length_are_refused_because_the_checkpoint_has_the
     hours, query = marking_of(act, (None, None))
     query.farewells.write_done = lambda _, text: written.append(text)
     hours.begin(query)
-    hours.take(batch(0, 480_000), query, until_us=480_001 * HOUR_US, had_rows=True)
+    hours.take(batch(0, 480_000, until_us=480_001 * HOUR_US), query)
     hours.stop()
     query.farewells.read_done = lambda _: written[-1]
     days = Marking("orders", "ts", 24 * HOUR_US, 0, "dt=%F", act)
@@ -166,7 +170,7 @@ def test_a_stop_waits_for_no_mark_that_will_not_be_made(monkeypatch: pytest.Monk
     if mark == "ended with its thread":
         monkeypatch.setattr(marking, "_shown", shown)
     marking.begin(query)
-    marking.take(batch(0, 1), query, until_us=5 * HOUR_US, had_rows=True)
+    marking.take(batch(0, 1, until_us=5 * HOUR_US), query)
     assert is_tried.wait(5)
     if mark != "stops the service":
         stop()
@@ -191,15 +195,15 @@ def test_after_an_error_has_ended_the_thread_of_the_marks_the_next_batch_begins_
     with monkeypatch.context() as patched:
         patched.setattr(marking, "_shown", shown)
         marking.begin(query)
-        marking.take(batch(0, 1), query, until_us=5 * HOUR_US, had_rows=True)
+        marking.take(batch(0, 1, until_us=5 * HOUR_US), query)
         assert died.wait(5)
         assert marking._actor is not None
         assert marking._actor.join(5)
-    marking.take(batch(1, 6), query, until_us=9 * HOUR_US, had_rows=True)
+    marking.take(batch(1, 6, until_us=9 * HOUR_US), query)
     assert are_marked.wait(5), "the marks have ended"
     marking.stop()
     assert marked == ["hour=01", "hour=06"]
-    marking.take(batch(2, 10), query, until_us=12 * HOUR_US, had_rows=True)
+    marking.take(batch(2, 10, until_us=12 * HOUR_US), query)
     assert marked == ["hour=01", "hour=06"], "a stopped marking marks no more"
 
 
@@ -221,7 +225,7 @@ def test_a_store_that_is_slow_is_written_once_for_all_marks_of_meanwhile() -> No
     marking, query = marking_of(act, (None, None))
     query.farewells.write_done = write
     marking.begin(query)
-    marking.take(batch(0, *range(200)), query, until_us=500 * HOUR_US, had_rows=True)
+    marking.take(batch(0, *range(200), until_us=500 * HOUR_US), query)
     marking.stop()
     assert len(marked) == 200
     assert len(written) < 10
@@ -270,7 +274,7 @@ def test_one_mark_of_many_hours_says_from_when_to_when_and_writes_no_success_fil
 
     marking, query = marking_of(act, (5, 0))  # complete until 1970, so all hours since then may have rows
     marking.begin(query)
-    marking.take(batch(6), query, until_us=400_000 * HOUR_US, had_rows=True)
+    marking.take(batch(6, until_us=400_000 * HOUR_US), query)
     assert is_marked.wait(20)
     marking.stop()
     first = marked[0]
