@@ -90,7 +90,7 @@ class RunStatus:
     Attributes:
         token: names the run; two runs of one query have two.
         query: the query's name, else its id; None until the first batch tied them.
-        query_id: its id, which it keeps when it begins again under another name; None until then.
+        query_id: the query's id, which stays the same under another name; None until the first batch.
         emits: whether the stream has a watermark at all.
         unmeasured_batches: batches with rows but without a measurement.
         refused: whether the service ends the query, for a reason in the log.

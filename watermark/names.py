@@ -1,4 +1,4 @@
-"""Which names users may give: their length, their characters."""
+"""Limits of the names that users give: length and characters."""
 
 from __future__ import annotations
 

@@ -430,7 +430,7 @@ def _stream(file: Path) -> Any:
 def _csv(
     file: Path, columns: Callable[[pa.Schema], list[str]], leave_out: Callable[[object], Literal["skip"]]
 ) -> Iterator[pa.RecordBatch]:
-    """Pieces of the wanted columns. `leave_out` is called with each row that has not as many values as the first."""
+    """Pieces of the wanted columns. `leave_out` is called with each row of another length than the first."""
     from pyarrow import csv
 
     parse = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")

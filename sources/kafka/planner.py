@@ -81,7 +81,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
     def _latest(self, splits: Sequence[KafkaSplit]) -> Mapping[str, SplitEnd]:
         if not splits:
             return {}
-        action = f"look up where {counted(len(splits), 'partition')} end{'s' if len(splits) == 1 else ''}"
+        action = f"look up where {counted(len(splits), 'partition', ('ends', 'end'))}"
         partitions: dict[TopicPartitionId, None] = dict.fromkeys((split.topic, split.partition) for split in splits)
         questions = [dict.fromkeys(partitions, each) for each in (KafkaOffsets.latest(), KafkaOffsets.earliest())]
         doubts = DOUBTS

@@ -429,7 +429,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         The end of all records is asked for, because records of an open transaction are not lost.
         """
         wanted = {each.key: KafkaOffsets.latest() for each in ranges}
-        action = f"look up where {counted(len(wanted), 'partition')} end{'s' if len(wanted) == 1 else ''}"
+        action = f"look up where {counted(len(wanted), 'partition', ('ends', 'end'))}"
         try:
             ends, _ = self._used.client.positions(wanted, action, patience_seconds=0.0, stable=False)
         except KafkaUnavailable:

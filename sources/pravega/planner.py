@@ -268,7 +268,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         self._unanswered.see(segments, segments, next(iter(asked)), cause)
         waited = self._unanswered.all_silent_seconds
         if waited >= self._settings.give_up_seconds:
-            action = f"look up where {counted(segments, 'segment')} end{'s' if segments == 1 else ''}"
+            action = f"look up where {counted(segments, 'segment', ('ends', 'end'))}"
             raise PravegaUnavailable(self._settings.place, action, waited, cause)
 
     def _forget(self, splits: Sequence[PravegaSplit]) -> None:

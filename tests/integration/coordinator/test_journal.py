@@ -129,7 +129,7 @@ def test_a_process_that_is_killed_while_it_makes_the_database_leaves_no_empty_on
 
 
 def test_of_two_that_make_the_database_at_once_one_has_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of them had it, because each removed the file that the other was making."""
+    """Neither process had the journal, because each process removed the file of the other."""
     connect, other = sqlite3.connect, list[Journal]()
 
     def late(database: Path, **options: Any) -> sqlite3.Connection:

@@ -176,7 +176,7 @@ def test_a_query_of_a_dataframe_whose_name_another_has_now_does_not_count() -> N
 
 
 def test_a_query_that_ended_counts_however_often_another_query_has_ended_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver runs one query each night and another query each minute; both queries end when nothing is new."""
+    """A driver runs a query each night and a second query each minute, and both end when nothing is new."""
     monkeypatch.setattr(runs, "_ENDED_RUNS_KEPT", 2)
     spark, nightly = Spark(), OfStream(run_id="r", query_id="nightly")
     spark.begin(nightly)

@@ -1,4 +1,4 @@
-"""What is compared with event times goes by the wall clock, also after the clock of the host was set or stood still."""
+"""Event times are compared with the wall clock, also after the clock of the host was set or stood still."""
 
 from __future__ import annotations
 

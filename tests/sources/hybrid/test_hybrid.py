@@ -211,7 +211,7 @@ def test_what_the_source_before_still_has_under_way_reaches_nobody() -> None:
 
 
 def test_the_limits_of_each_part_hold_for_all_slices_of_a_task() -> None:
-    """A part opens a connection of a megabyte for each slice, so it limits its slices; the part before it does not."""
+    """One part limits its slices, because each slice opens a connection of a megabyte. The part before has no limit."""
     files, segments, shards = Numbers("files"), Numbers("segments"), Numbers("shards")
     segments.fetching = Fetching(splits_at_once=16, ahead_bytes=1 << 20)
     shards.fetching = Fetching(threads=8)
