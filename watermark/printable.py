@@ -22,6 +22,15 @@ def counted(number: int, what: str, verb: tuple[str, str] | None = None) -> str:
     return f"{number:,} {what}{end}{f' {verb[number != 1]}' if verb else ''}"
 
 
+def and_others(number: int) -> str:
+    """Return the words for others of which a sentence holds, too.
+
+    >>> and_others(2), and_others(1), and_others(0)
+    (', as have 2 others', ', as has 1 other', '')
+    """
+    return f", as {'has' if number == 1 else 'have'} {counted(number, 'other')}" if number > 0 else ""
+
+
 def first_line(told: object) -> str:
     r"""Return the first line of a text, or of the message of an error; empty if there is none.
 

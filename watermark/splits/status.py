@@ -15,7 +15,7 @@ from enum import Enum
 
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
 from lowmark.watermark.moment import format_time_us, none_first, us_of
-from lowmark.watermark.printable import counted, printable
+from lowmark.watermark.printable import and_others, printable
 from lowmark.watermark.state import AllIdle, IdleClock, SplitState
 
 from .events import BatchCounts
@@ -277,8 +277,7 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
         why = f"{split} is idle, but fewer splits take part than with_quorum() asks, so idle splits hold"
         return f"{why}{_unreported(hold)}.", f"Rows of {split}, or of enough other idle splits for with_quorum()."
     if hold.watermark_us is None:
-        silent = hold.silent - 1
-        others = f", as {'has' if silent == 1 else 'have'} {counted(silent, 'other')}" if silent > 0 else ""
+        others = and_others(hold.silent - 1)
         stands = "" if hold.inherited_us is None else f"; it inherited {format_time_us(hold.inherited_us)}"
         return f"{split} has not spoken yet{others}{stands}{_unreported(hold)}.", f"{_until_it_speaks(hold, split)}."
     if hold.low_us is not None and hold.watermark_us < hold.low_us:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
 from lowmark.watermark.moment import format_time_us
-from lowmark.watermark.printable import counted
+from lowmark.watermark.printable import and_others
 from lowmark.watermark.protocol import LeftOut, TaskId
 from lowmark.watermark.splits.history import Held
 from lowmark.watermark.splits.status import need
@@ -145,9 +145,7 @@ def _source_why(rounds: SourceRounds, states: Counter[SplitState]) -> str:
         return f"every task ({states.total()}) is left out, and the low watermark stays."
     low_us = rounds.task_low_us(holder)
     if low_us is None:
-        others = states[SplitState.PENDING] - 1
-        also = f", as {'has' if others == 1 else 'have'} {counted(others, 'other')}" if others > 0 else ""
-        return f"task {holder} has not said a low watermark yet{also}."
+        return f"task {holder} has not said a low watermark yet{and_others(states[SplitState.PENDING] - 1)}."
     if rounds.waits_for_flow(holder):
         return f"task {holder} has the smallest low watermark, and {_silence(rounds, holder)}."
     if rounds.low_us is not None and low_us < rounds.low_us:
