@@ -17,9 +17,10 @@ import typer
 from lowmark.integration.audit import ROWS
 from lowmark.integration.console import EscapingConsole, print_error, print_json
 from lowmark.integration.errors import AuditImpossible, ExtraMissing
+from lowmark.integration.process.signals import on_signals
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .common import EXIT_CODES, FAILED, INTERRUPTED, SHOWN, Commands, Debug, Json, Terminated, on_signals
+from .common import EXIT_CODES, FAILED, INTERRUPTED, SHOWN, Commands, Debug, Json, Terminated
 
 if TYPE_CHECKING:
     from lowmark.integration.audit.audit import Question

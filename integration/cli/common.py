@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from lowmark.integration.console import print_error, print_json
 from lowmark.integration.errors import NoService, UnknownStream
+from lowmark.integration.process.signals import on_signals
 from lowmark.watermark import LowmarkError
 from typer.core import TyperGroup
 
@@ -30,17 +31,6 @@ _NONE_RUNS: dict[str | None, dict[str, list[object]]] = {  # by command: its JSO
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM. A KeyboardInterrupt, because only after that py4j can still stop Spark."""
-
-
-@contextmanager
-def on_signals(signals: Sequence[signal.Signals], handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Handle these signals in the block."""
-    before = {each: signal.signal(each, handler) for each in signals}
-    try:
-        yield
-    finally:
-        for each, handled in before.items():
-            signal.signal(each, handled)
 
 
 @contextmanager

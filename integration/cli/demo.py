@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from lowmark.integration.console import EscapingConsole, print_error, print_json
+from lowmark.integration.process.signals import on_signals
 
-from .common import NOTHING, Debug, Json, Terminated, on_signals
+from .common import NOTHING, Debug, Json, Terminated
 
 if TYPE_CHECKING:
     from lowmark.integration.demo.feed import Feed

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import DemoImpossible
+from lowmark.integration.process.signals import on_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,13 +153,8 @@ def _signals_wait() -> Iterator[None]:
     Spark's own handler of Ctrl-C does not outlive the block: it calls the JVM during another call, which fails.
     """
     told: list[int] = []
-    both = signal.SIGINT, signal.SIGTERM
-    before = {each: signal.signal(each, lambda number, _frame: told.append(number)) for each in both}
-    try:
+    with on_signals([signal.SIGINT, signal.SIGTERM], lambda number, _frame: told.append(number)):
         yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
     for number in told[:1]:
         signal.raise_signal(number)
 
