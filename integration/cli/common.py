@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Annotated, Any
 
 import typer
@@ -34,20 +34,29 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def until_ended() -> Iterator[threading.Event]:
-    """Let Ctrl-C or SIGTERM set an event in the block, and end the command behind the block with its exit code.
+def until_ended() -> Iterator[Callable[[float | None], bool]]:
+    """Let Ctrl-C or SIGTERM end a wait in the block, and end the command behind the block with its exit code.
 
-    A handler that raised would do so anywhere, and an exception inside gRPC or a destructor can get lost.
+    The block gets a function that waits so many seconds, None: without limit, and returns whether a signal came.
+    A handler that raised would do so anywhere, and an exception inside gRPC or a destructor can get lost. A
+    threading.Event would wait for its own lock for ever if its handler ran inside its wait; a SimpleQueue may be put
+    to at any time.
     """
-    ended, by = threading.Event(), [0]
+    came: list[int] = []
+    woken: SimpleQueue[None] = SimpleQueue()
 
     def end(number: int, _frame: object) -> None:
-        by[0] = number
-        ended.set()
+        came.append(number)
+        woken.put(None)
+
+    def ended(seconds: float | None) -> bool:
+        with suppress(Empty):
+            woken.get(timeout=seconds)
+        return bool(came)
 
     with on_signals([signal.SIGINT, signal.SIGTERM], end):
         yield ended
-    raise Terminated if by[0] == signal.SIGTERM else KeyboardInterrupt
+    raise Terminated if came[:1] == [signal.SIGTERM] else KeyboardInterrupt
 
 
 class Commands(TyperGroup):

@@ -34,6 +34,6 @@ def page(
             else:
                 print_lines(f"lowmark: the page is at {server.address} until Ctrl-C")
             sys.stdout.flush()
-            ended.wait()
+            ended(None)
         finally:
             server.stop()

@@ -36,14 +36,15 @@ def watch(shown: Callable[[int], Iterator[RenderableType]], *, limit: int | None
         until_ended() as ended,
         Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
     ):
-        while not ended.is_set():
+        while True:
             fitting = max(_LEAST_SPLITS, console.size.height - _HEAD_LINES)
             try:
                 what = list(shown(fitting if limit is None else min(limit, fitting)))
             except LowmarkError as failed:  # the next attempt may succeed
                 what = [Text(printable(str(failed)), style="bold red")]
             live.update(picture(what, console, datetime.now(timezone.utc)), refresh=True)
-            ended.wait(EVERY_SECONDS)
+            if ended(EVERY_SECONDS):
+                break
 
 
 def picture(what: list[RenderableType], console: Console, now: datetime) -> Group:

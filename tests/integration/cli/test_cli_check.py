@@ -506,6 +506,31 @@ def test_a_watch_says_how_much_does_not_fit_on_the_terminal(lines: int, width: i
     assert "".join(part.text for part in first).strip() == f"22:05:00 UTC, {said}"
 
 
+_SIGNALS_IN_A_WAIT = """
+import signal, sys
+from lowmark.integration.cli.common import until_ended
+
+def at_each_line(frame, event, arg):
+    signal.raise_signal(signal.SIGTERM)
+    return at_each_line
+
+with until_ended() as ended:
+    sys.settrace(at_each_line)
+    came = ended(None)
+    sys.settrace(None)
+    print(came)
+"""
+
+
+@pytest.mark.slow  # starts a process
+def test_a_signal_at_any_line_of_a_wait_ends_the_wait() -> None:
+    """A handler runs between two lines of the wait, also while the wait holds a lock of its own."""
+    waits = [sys.executable, "-c", _SIGNALS_IN_A_WAIT]
+    ended = subprocess.run(waits, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.stdout == "True\n"
+    assert ended.stderr.splitlines()[-1].endswith("Terminated")
+
+
 @pytest.mark.slow  # starts a process
 @pytest.mark.parametrize(("by", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_watch_stands_still_in_colours_and_gives_the_terminal_back(
