@@ -55,17 +55,21 @@ def default_address() -> str:
 
 
 def read_token(file: Path) -> str:
-    """Read a token: the stripped text of a file that no other user can read. Raises TokenRefused."""
+    """Read a token: the stripped text of a file that no other user can read. Raises TokenRefused.
+
+    The owner of another user's file may let this user read the file by its group, as Kubernetes does with a Secret.
+    """
     try:
-        mode, text = _regular(file)
+        status, text = _regular(file)
     except OSError as failed:
         raise TokenRefused(str(file), f"it cannot be read ({failed.strerror})", "name a file of yours.") from failed
-    text = text.strip()
-    if mode & 0o077:
+    text, mode = text.strip(), stat.S_IMODE(status.st_mode)
+    expected = 0o600 if status.st_uid == os.geteuid() else 0o640
+    if mode & 0o077 & ~expected:
         raise TokenRefused(
             str(file),
-            f"its permissions are {stat.S_IMODE(mode):04o}, expected 0600",
-            f"run: chmod 600 {shlex.quote(str(file))}",
+            f"its permissions are {mode:04o}, expected {expected:04o}",
+            f"run: chmod {expected:o} {shlex.quote(str(file))}; a Secret of Kubernetes needs defaultMode: 0400.",
         )
     if len(text) < _LEAST_TOKEN or not text.isascii() or any(not 0x21 <= byte <= 0x7E for byte in text):
         raise TokenRefused(
@@ -324,14 +328,14 @@ def _listen_for_a_moment(family: socket.AddressFamily, kind: socket.SocketKind, 
         probe.listen()  # with that option a second process can bind, but not listen
 
 
-def _regular(file: Path) -> tuple[int, bytes]:
-    """The mode and the content of a file. Raises OSError, also for a pipe, because reading it would wait."""
+def _regular(file: Path) -> tuple[os.stat_result, bytes]:
+    """The status and the content of a file. Raises OSError, also for a pipe, because reading it would wait."""
     # By an opener, because open() closes no descriptor of a folder that it was given.
     with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
-        mode = os.fstat(opened.fileno()).st_mode
-        if not stat.S_ISREG(mode):
+        status = os.fstat(opened.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is no file")
-        return mode, opened.read()
+        return status, opened.read()
 
 
 def _read(address: str, file: Path) -> bytes:

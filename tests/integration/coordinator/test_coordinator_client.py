@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import grpc
 import pytest
 from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.coordinator import messages
-from lowmark.integration.coordinator.access import Caller, Door
+from lowmark.integration.coordinator.access import Caller, Door, read_token
 from lowmark.integration.coordinator.ask import ask_status
 from lowmark.integration.coordinator.client import CoordinatorClient, _Link
 from lowmark.integration.coordinator.client_state import ClientState
@@ -172,6 +173,19 @@ def test_an_address_or_a_token_that_cannot_work_is_refused_at_once(tmp_path: Pat
     assert "0123456789abcdef" not in str(refusal.value)
     with pytest.raises(TokenRefused, match="16 or more plain characters"):
         CoordinatorClient(Caller("unix:/nobody.sock", token_file=token_file(tmp_path, "short", "s")))
+
+
+def test_a_token_may_be_read_by_the_group_of_another_users_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Secret of Kubernetes belongs to root, and an fsGroup adds the right of the group to its mode 0400."""
+    secret, reader = token_file(tmp_path), os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: reader)
+    secret.chmod(0o440)
+    assert read_token(secret) == secret.read_text().strip()
+    secret.chmod(0o444)
+    with pytest.raises(TokenRefused, match=r"are 0444, expected 0640.*defaultMode: 0400"):
+        read_token(secret)
 
 
 @pytest.mark.parametrize("text", ["", "no PEM"])
