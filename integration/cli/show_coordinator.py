@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from lowmark.integration.console import Sheet, ago
+from lowmark.integration.coordinator.access import Caller
 from lowmark.integration.coordinator.messages import StatusAnswer
 from lowmark.integration.errors import UnknownStream
 from lowmark.watermark import SplitState, format_time_us
@@ -37,11 +38,11 @@ def status_json(address: str, answer: StatusAnswer) -> dict[str, Any]:
     return {"address": address, **msgspec.to_builtins(answer, enc_hook=str)}
 
 
-def explanations(seen: CoordinatorStatus, address: str) -> dict[str, list[dict[str, str]]]:
-    """Explain in words every source and every group of the coordinator at an address."""
+def explanations(seen: CoordinatorStatus, caller: Caller) -> dict[str, list[dict[str, str]]]:
+    """Explain in words every source and every group of a coordinator, with commands that this caller can run."""
     return {
         "sources": [
-            {"job_id": each.job_id, "source_id": each.source_id, "explanation": _source_in_words(each, address)}
+            {"job_id": each.job_id, "source_id": each.source_id, "explanation": _source_in_words(each, caller)}
             for each in seen.sources
         ],
         "groups": [{"group": each.group, "explanation": _group_in_words(each)} for each in seen.groups],
@@ -84,7 +85,7 @@ def show_coordinator(address: str, answer: StatusAnswer, console: Console, *, no
         console.print(_group_table(group))
 
 
-def _source_in_words(source: SourceStatus, address: str) -> str:
+def _source_in_words(source: SourceStatus, caller: Caller) -> str:
     held = "nobody holds it" if source.holder is None else f"task {source.holder.task_id} holds it"
     low = format_time_us(source.low_watermark_us)
     since = "it has not risen yet" if source.since_us is None else f"it rose last at {format_time_us(source.since_us)}"
@@ -104,7 +105,7 @@ def _source_in_words(source: SourceStatus, address: str) -> str:
         away = [task for task in source.tasks if _is_away(task)][:_NAMED]
         shown = ", ".join(f"{task.task.task_id} ({task.why})" for task in away)
         others = f" and {source.away - len(away):,} more" if source.away > len(away) else ""
-        forget = f"lowmark forget --coordinator {shlex.join((address, source.job_id, source.source_id))} QUERY"
+        forget = f"lowmark forget {shlex.join((*_options(caller), source.job_id, source.source_id))} QUERY"
         lines += [
             f"Away: {shown}{others}.",
             f"Hint: if one is gone for good, run `{forget}`, or restart the others with a smaller job_queries.",
@@ -117,6 +118,18 @@ def _source_in_words(source: SourceStatus, address: str) -> str:
     if source.returned_late:
         lines.append(f"Times a task came in below the low watermark: {source.returned_late}.")
     return "\n".join(map(printable, lines))
+
+
+def _options(caller: Caller) -> list[str]:
+    """The options of a command that reaches the coordinator as this caller does."""
+    options = {
+        "--coordinator": caller.address,
+        "--tls-ca": caller.tls_ca,
+        "--token-file": caller.token_file,
+        "--tls-cert": caller.tls_cert,
+        "--tls-key": caller.tls_key,
+    }
+    return [part for option, value in options.items() if value is not None for part in (option, str(value))]
 
 
 def _group_in_words(group: GroupStatus) -> str:

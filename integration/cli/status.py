@@ -125,7 +125,7 @@ def explain(
         from .show_coordinator import explanations
 
         caller = Caller(coordinator, tls_ca, token_file, tls_cert, tls_key)
-        said = explanations(ask_coordinator(caller, name, connect, SHOWN).coordinator, coordinator)
+        said = explanations(ask_coordinator(caller, name, connect, SHOWN).coordinator, caller)
         if as_json:
             print_json({"coordinator": coordinator, **said})
         else:

@@ -183,12 +183,27 @@ def shared(*tasks: TaskId, group: str | None = None, of: int = 1) -> StatusAnswe
     return StatusAnswer("0.2.0", 7, 12, "/journal", coordinator.status(now_us))
 
 
-def test_the_command_that_forgets_a_task_can_be_pasted_whatever_the_names() -> None:
-    names = ("unix:/run/o'neil/coordinator.sock", "nightly billing", 'orders; "$HOME"')
-    tasks = [TaskId(*names[1:], str(n)) for n in range(3)]
-    [source] = explanations(shared(*tasks, of=3).coordinator, names[0])["sources"]
+def forgets(caller: Caller, job: str, stream: str) -> list[str]:
+    """The command that the explanation of a job with an absent query names, as a shell would run it."""
+    tasks = [TaskId(job, stream, str(n)) for n in range(3)]
+    [source] = explanations(shared(*tasks, of=3).coordinator, caller)["sources"]
     [command] = re.findall("`(lowmark forget .*)`", source["explanation"])
-    assert shlex.split(command) == ["lowmark", "forget", "--coordinator", *names, "QUERY"]
+    return shlex.split(command)
+
+
+def test_the_command_that_forgets_a_task_can_be_pasted_whatever_the_names() -> None:
+    address, job, stream = "unix:/run/o'neil/coordinator.sock", "nightly billing", 'orders; "$HOME"'
+    assert forgets(Caller(address), job, stream) == [
+        "lowmark", "forget", "--coordinator", address, job, stream, "QUERY",
+    ]  # fmt: skip
+
+
+def test_the_command_that_forgets_a_task_reaches_the_coordinator_as_the_asker_did() -> None:
+    files = [Path("/my tls/ca.pem"), Path("token"), Path("cert.pem"), Path("key.pem")]
+    assert forgets(Caller("c.example:7461", *files), "job", "orders") == [
+        "lowmark", "forget", "--coordinator", "c.example:7461", "--tls-ca", "/my tls/ca.pem", "--token-file", "token",
+        "--tls-cert", "cert.pem", "--tls-key", "key.pem", "job", "orders", "QUERY",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("group", [None, "european-settlement-streams-of-two"])
