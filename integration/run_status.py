@@ -110,7 +110,7 @@ class RunStatus:
         rises: (when, low watermark) of the last hour, microseconds, oldest first; empty if splits were limited.
         now_us: time of this status; None: not known. Compare its times with this one and not with a wall clock, because
             the service's clock never steps.
-        behind_us: how far the service's clock is behind the wall clock.
+        wall_ahead_us: how far the wall clock is ahead of the service's clock.
     """
 
     token: str
@@ -138,7 +138,7 @@ class RunStatus:
     complete_until_us: int | None = None
     rises: tuple[tuple[int, int], ...] = ()
     now_us: int | None = None
-    behind_us: int = 0
+    wall_ahead_us: int = 0
     query_id: str | None = None
 
 

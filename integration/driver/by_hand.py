@@ -51,7 +51,7 @@ class ByHand:
         """Mark splits in every running query on a stream. Raises `ByHandRefused`."""
         name, now_us = request.stream, self._runs.clock.now_us()
         _check_person(request.by, name)
-        until_us = self._until_us(request, now_us + self._runs.clock.behind_us())
+        until_us = self._until_us(request, now_us + self._runs.clock.wall_ahead_us())
         runs = self._running(name)
         places = [self._splits(run, request.splits) for run in runs]
         for split in request.splits:
@@ -59,7 +59,7 @@ class ByHand:
                 raise self._unknown(name, split, runs)
         said = []
         for run, place in zip(runs, places, strict=True):
-            run.behind_us, splits = self._runs.clock.behind_us(), tuple(place.values())
+            splits = tuple(place.values())
             if request.idle:
                 run.hear(SplitsMarkedIdle(splits, request.by, until_us), now_us, "what a person said")
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from lowmark.integration.errors import UnknownStream, UnreadableReport
@@ -35,7 +35,6 @@ class Heartbeats:
         run = self._runs.get(request.token)
         if run is None:
             run = yield from self._begin_run(request, now_us)
-        run.behind_us = self._runs.clock.behind_us()
         if run.stream.tells_late:
             if (query := self._runs.queries.get(run.run_id)) is None:  # it has had no batch, so its offset log is read
                 yield partial(self._runs.queries.tell_late, run.stream.stream_id)
@@ -97,7 +96,7 @@ class Heartbeats:
         beginning = [query for query in reading if query.run_id not in tied]
         unwritten = self._reports.farewells.unwritten(request.resumes)
         asked = beginning or reading  # another's checkpoint may be on a file system that hangs
-        run = yield from _restored(stream, request, asked, unwritten, now_us, self._runs.clock.behind_us())
+        run = yield from _restored(stream, request, asked, unwritten, now_us, self._runs.clock.wall_ahead_us)
         run.available_now = ends
         if fault is not None:
             run.refuse(
@@ -122,7 +121,7 @@ class Heartbeats:
 
     def _wake_at_us(self, run: StreamRun, now_us: int) -> int:
         """When an idle query's reader must ask again, monotonic microseconds."""
-        wake_at_us = self._runs.cooperation.wake_at_us(run, run.watermarks.wake_at_us(now_us))
+        wake_at_us = self._runs.cooperation.wake_at_us(run, run.watermarks.wake_at_us(now_us, run.wall_ahead_us()))
         listen_us = now_us + _LISTEN_US
         if wake_at_us is None or (run.stream.withholds and wake_at_us <= now_us):
             wake_at_us = listen_us  # the second case: only a batch can settle this silence, because polls show nothing
@@ -139,7 +138,7 @@ def _restored(
     queries: Sequence[Query],
     unwritten: Farewell | None,
     now_us: int,
-    behind_us: int,
+    wall_ahead_us: Callable[[], int],
 ) -> Talk[StreamRun]:
     """Return the run of a reader of one of these queries: from a farewell, else from its offset, else from nothing.
 
@@ -152,7 +151,7 @@ def _restored(
         resumes=request.resumes,
         now_us=now_us,
         restored_low_us=request.low_watermark_us,
-        behind_us=behind_us,
+        wall_ahead_us=wall_ahead_us,
     )
     run = None
     left_behind: Farewell | None = yield partial(farewells.find, queries, request, stream.name, unwritten)

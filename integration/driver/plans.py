@@ -38,7 +38,6 @@ class Plans:
         run, now_us = self._runs.get(planner.run_token), self._runs.clock.now_us()
         news = run is not None and not run.ended and planner.is_news(planned)
         if run is not None and news:
-            run.behind_us = self._runs.clock.behind_us()
             run.plan(planned, now_us)
         planner.keep(planned)  # last, because a planner that gets an error instead of an answer repeats its plan
         if run is not None and news:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -76,10 +77,9 @@ class RowsLog:
         progress: Progress,
         sources: Sequence[SourceProgress],
         measured: Measured | None,
-        wall_us: int,
     ) -> bool:
         """Look at a report that was taken. Return whether its batch had rows that were not measured."""
-        self._look_at_watermark(stream, progress.watermark_us, wall_us)
+        self._look_at_watermark(stream, progress.watermark_us)
         said = None if self._times else watermarks.unusable_times
         if said is not None:
             self._times = True
@@ -99,10 +99,10 @@ class RowsLog:
             )
         return unmeasured
 
-    def _look_at_watermark(self, stream: Stream, watermark_us: int | None, wall_us: int) -> None:
+    def _look_at_watermark(self, stream: Stream, watermark_us: int | None) -> None:
         """Warn of a watermark in the first batch that is ahead of the clock: a native query may have written any."""
         looked, self.looked_at_watermark = self.looked_at_watermark, True
-        where = None if looked or watermark_us is None else ahead_of_clock(watermark_us, wall_us)
+        where = None if looked or watermark_us is None else ahead_of_clock(watermark_us, now_us=time.time_ns() // 1_000)
         if where is not None:
             log.warning(
                 'stream "%s": Spark\'s watermark %s. It does not go back: Spark drops all rows of before. '

@@ -209,7 +209,7 @@ class Standing:
             complete_until_us=run.complete_until_us,
             rises=() if limit is not None or run.shares else run.watermarks.rises(now_us),
             now_us=now_us,
-            behind_us=self._runs.clock.behind_us(),
+            wall_ahead_us=self._runs.clock.wall_ahead_us(),
         )
 
 

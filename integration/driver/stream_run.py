@@ -75,7 +75,7 @@ class StreamRun:
     unmeasured_batches: int = 0  # batches with rows but without a measurement
     refusal: str | None = None  # why the query must end
     broken: bool = False  # a change failed twice, so nothing more is taken, and nothing of the run is written
-    behind_us: int = 0  # how far the service's clock is behind the wall clock
+    wall_ahead_us: Callable[[], int] = int  # how far the wall clock is ahead of the service's; not at all by default
     asked_at_us: int = 0  # the reader's last question, when the running batch was planned
     told_epoch: int = 0  # the epoch in the last answer to the reader
     written: bool = False  # this run wrote the offset of a reported batch; before, the checkpoint ends with `resumes`
@@ -133,13 +133,13 @@ class StreamRun:
         resumes: str | None = None,
         state: str | None = None,
         restored_low_us: int | None = None,
-        behind_us: int = 0,
+        wall_ahead_us: Callable[[], int] = int,
     ) -> Self:
         """Start a run, from state and low watermark of a checkpoint if it has them. Raises `CorruptSnapshot`."""
         watermarks = stream.watermarks(token, state, now_us)
         run = cls(stream, token, resumes, watermarks, asked_at_us=now_us, seen_at_us=now_us, _whole=(state, now_us))
         run.restored_low_us = run._shared_low_watermark_us = restored_low_us
-        run.shared_since_us, run.behind_us = now_us, behind_us
+        run.shared_since_us, run.wall_ahead_us = now_us, wall_ahead_us
         run.handle(SplitsDiscovered(tuple(stream.declared)), now_us)
         return run
 
@@ -330,7 +330,7 @@ class StreamRun:
         if self.last_batch_id is not None and self.reported_at_us is not None:
             missed_batches = progress.batch_id - self.last_batch_id - 1
             gaps = gaps.longer(now_us - self.reported_at_us, missed_batches=missed_batches)
-        unseen = self._rows_log.look(self.stream, self.watermarks, progress, sources, measured, now_us + self.behind_us)
+        unseen = self._rows_log.look(self.stream, self.watermarks, progress, sources, measured)
         self.unmeasured_batches += unseen
         if unseen or (measured is not None and measured.counts.rows > 0):
             self.rows_at_us = now_us
@@ -338,7 +338,8 @@ class StreamRun:
             self.splits.pass_on(measured)  # last, because a repeated call would count twice
             if measured.late_rows is not None:
                 self._late_rows = added_up((self._late_rows or {}, measured.late_rows))
-        self.gaps, self.last_batch_id, self.reported_at_us, self.seen_at_us = gaps, progress.batch_id, now_us, now_us
+        self.gaps, self.last_batch_id = gaps, progress.batch_id
+        self.reported_at_us = self.seen_at_us = now_us
 
     def sources_in(self, progress: Progress, heartbeat: int) -> list[SourceProgress]:
         """Return the sources of this run's stream; none if the query was over before its plan was looked at."""
@@ -367,7 +368,7 @@ class StreamRun:
 
     def handle(self, event: Event, now_us: int) -> list[Effect]:
         """Give the watermarks an event, and log effects that people should know of."""
-        effects = self.watermarks.handle(event, now_us, self.behind_us)
+        effects = self.watermarks.handle(event, now_us, self.wall_ahead_us())
         for effect in effects:
             log_effect(self.stream, effect)
         self._holder_log.look(self.stream, self.watermarks, now_us, changed=bool(effects))

@@ -284,7 +284,7 @@ class StreamCollector(Collector):
             past = self._past.get(labels, _NO_PAST)
             for name, split in splits.items():
                 split_labels = (*labels, _text(name))
-                _fill(gauges, SPLIT_GAUGES, split_labels, split, run.behind_us)
+                _fill(gauges, SPLIT_GAUGES, split_labels, split, run.wall_ahead_us)
                 counts = past.split_counts(name, split)
                 for metric, count, counter in zip(SPLIT_COUNTERS, counts, counters, strict=True):
                     if metric.value(split) is not None:
@@ -340,12 +340,12 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
     alignment = [GaugeMetricFamily(m.name, m.help, labels=(*_QUERY_LABELS, "group")) for m in ALIGNMENT_GAUGES]
     for labels, run in shown.items():
         if (at := run.alignment) is not None:
-            _fill(alignment, ALIGNMENT_GAUGES, (*labels, _text(at.group)), at, run.behind_us)
-        _fill(families, GAUGES, labels, run, run.behind_us)
+            _fill(alignment, ALIGNMENT_GAUGES, (*labels, _text(at.group)), at, run.wall_ahead_us)
+        _fill(families, GAUGES, labels, run, run.wall_ahead_us)
         for state in SplitState:
             states.add_metric((*labels, state.value), run.status.states.get(state.value, 0))
         for clock in run.status.wrong_clocks:
-            _fill(clocks, CLOCK_GAUGES, (*labels, _text(clock.split)), clock, run.behind_us)
+            _fill(clocks, CLOCK_GAUGES, (*labels, _text(clock.split)), clock, run.wall_ahead_us)
         for split, why in run.status.by_hand[:_MAX_SPLITS_SHOWN]:
             by_hand.add_metric(labels, {"split": _text(split), "why": _text(why)})
         for each in run.status.set_by_hand:
@@ -359,10 +359,10 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
 
 
 def _fill(
-    gauges: Iterable[GaugeMetricFamily], metrics: Iterable[Of[T]], labels: Sequence[str], of: T, behind_us: int
+    gauges: Iterable[GaugeMetricFamily], metrics: Iterable[Of[T]], labels: Sequence[str], of: T, wall_ahead_us: int
 ) -> None:
     for gauge, metric in zip(gauges, metrics, strict=True):
-        value = metric.exported(of, behind_us)
+        value = metric.exported(of, wall_ahead_us)
         if value is not None:
             gauge.add_metric(labels, value)
 

@@ -27,10 +27,10 @@ class Of(Generic[T]):
     value: Callable[[T], float | None]
     is_moment: bool = False  # on the service's clock; an event time, which comes from a row, is none
 
-    def exported(self, of: T, behind_us: int) -> float | None:
-        """Return the value; a moment by the wall clock, `behind_us` later, which `time()` of Prometheus goes by."""
+    def exported(self, of: T, wall_ahead_us: int) -> float | None:
+        """Return the value; a moment by the wall clock, `wall_ahead_us` later, which `time()` of Prometheus goes by."""
         value = self.value(of)
-        return value + behind_us / 1e6 if self.is_moment and value is not None else value
+        return value + wall_ahead_us / 1e6 if self.is_moment and value is not None else value
 
 
 COUNTERS: tuple[Of[RunStatus], ...] = (

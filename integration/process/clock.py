@@ -5,7 +5,7 @@ monotonic time is added from then on. Monotonic time is the same in all processe
 reader and of the service can be compared.
 
 Monotonic time stands still while the host sleeps, and the wall clock may be set. So a time that is compared with the
-wall clock of another program, or that a person gives, needs `behind_us`.
+wall clock of another program, or that a person gives, needs `wall_ahead_us`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class SteadyClock:
 
     def __init__(self) -> None:
         self._offset_us = time.time_ns() // 1_000 - monotonic_us()
-        self._behind_us = 0
+        self._wall_ahead_us = 0
 
     def now_us(self) -> int:
         return monotonic_us() + self._offset_us
 
-    def behind_us(self) -> int:
-        """Return how far this clock is behind the wall clock, because the host slept or its clock was set.
+    def wall_ahead_us(self) -> int:
+        """Return how far the wall clock is ahead of this clock, because the host slept or its clock was set.
 
         The value changes by steps of a second or more, because a time that is exported must not tremble.
         """
-        behind_us = time.time_ns() // 1_000 - self.now_us()
-        if abs(behind_us - self._behind_us) >= _STEP_US:
-            self._behind_us = behind_us
-        return self._behind_us
+        ahead_us = time.time_ns() // 1_000 - self.now_us()
+        if abs(ahead_us - self._wall_ahead_us) >= _STEP_US:
+            self._wall_ahead_us = ahead_us
+        return self._wall_ahead_us
 
     def from_monotonic_us(self, at_us: int) -> int:
         return at_us + self._offset_us

@@ -49,7 +49,7 @@ class Clock:
     def now_us(self) -> int:
         return self.us
 
-    def behind_us(self) -> int:
+    def wall_ahead_us(self) -> int:
         return 0
 
 

@@ -14,14 +14,14 @@ class Changes:
     """The changes that one event made so far."""
 
     now_us: int
-    behind_us: int = 0  # as in `SplitWatermarks.handle`
+    wall_ahead_us: int = 0  # as in `SplitWatermarks.handle`
     before: dict[SplitId, SplitState] = field(default_factory=dict)  # the first state of each split that changed
     late: list[SplitReturnedLate] = field(default_factory=list)
     material: bool = False  # whether the snapshot changed in a way that a restart must know
 
     @property
     def wall_us(self) -> int:
-        return self.now_us + self.behind_us
+        return self.now_us + self.wall_ahead_us
 
     def returned(self, split: SplitId, own_us: int | None, low_us: int | None, rows: int | None) -> None:
         """Note that a split came in with a watermark ``own_us``, if that is below the low watermark ``low_us``."""

@@ -39,17 +39,16 @@ class LowWatermark:
         self.epoch = 0
         """Grows with each material change."""
         self._delay_us = strategy.all_idle_delay_us
-        self._behind_us = 0  # as in `SplitWatermarks.handle`
 
     @property
     def us(self) -> int | None:
         return self.coalescer.low_us
 
-    def next_us(self, now_us: int) -> int | None:
+    def next_us(self, now_us: int, wall_ahead_us: int) -> int | None:
         """When the low watermark could rise by time alone, because all splits are idle; None: only by an event."""
         if self._delay_us is None or not self.coalescer.all_idle:
             return None
-        return now_us if self.us is None else self.us + self._delay_us + ALL_IDLE_STEP_US - self._behind_us
+        return now_us if self.us is None else self.us + self._delay_us + ALL_IDLE_STEP_US - wall_ahead_us
 
     def follow(self, changes: Changes, *, changed: bool, read_until_us: int | None, held: bool) -> int | None:
         """Take the minimum after all changes of an event. Returns the low watermark if it rose.
@@ -60,8 +59,7 @@ class LowWatermark:
                 are not known yet.
             held: whether the low watermark stays where it is, whatever the splits say.
         """
-        self._behind_us = changes.behind_us
-        wall_us = None if read_until_us is None else read_until_us + self._behind_us
+        wall_us = None if read_until_us is None else read_until_us + changes.wall_ahead_us
         risen_us = None if held else self.coalescer.advance(wall_us)
         if risen_us is not None:
             changes.material, self.moved_at_us = True, changes.now_us

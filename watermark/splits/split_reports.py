@@ -179,7 +179,7 @@ def check_range(watermarks_us: Mapping[SplitId, int]) -> None:
             raise InvalidWatermark(split, watermark_us)
 
 
-def within_guard(event: BatchPlanned, strategy: WatermarkStrategy, behind_us: int = 0) -> BatchPlanned:
+def within_guard(event: BatchPlanned, strategy: WatermarkStrategy, wall_ahead_us: int = 0) -> BatchPlanned:
     """Drop the claims beyond the future guard, because rows beyond the guard move no watermark either.
 
     >>> strategy = WatermarkStrategy(future_guard_us=1_000_000)
@@ -189,7 +189,7 @@ def within_guard(event: BatchPlanned, strategy: WatermarkStrategy, behind_us: in
     guard_us, claimed = strategy.future_guard_us, event.watermarks_us
     if guard_us is None or not claimed:
         return event
-    most_us = strategy.watermark_of_max(event.planned_at_us + behind_us + guard_us)
+    most_us = strategy.watermark_of_max(event.planned_at_us + wall_ahead_us + guard_us)
     top_us = claimed.values_of.max() if isinstance(claimed, SplitColumn) else max(claimed.values())
     if top_us <= most_us:
         return event

@@ -57,7 +57,6 @@ class SplitStates:
         self._kind: type | None = None  # of split ids: int or str, one per stream
         self._spent_us = dict.fromkeys(SplitState, 0)  # in each state, by all splits together,
         self._spent_until_us: int | None = None  # up to this moment
-        self._behind_us = 0  # as in `SplitWatermarks.handle`
 
     def restore(self, saved: StreamSnapshot, now_us: int) -> None:
         """Take the splits of a snapshot. Idle and grace timers start anew."""
@@ -75,10 +74,10 @@ class SplitStates:
 
     # -- queries
 
-    def next_us(self) -> int | None:
+    def next_us(self, wall_ahead_us: int) -> int | None:
         """The next moment at which time alone could leave a split out or bring one back; None: no moment does."""
         mark_us = self.by_hand.next_us
-        moments = [self.timers.next_us(), None if mark_us is None else mark_us - self._behind_us]
+        moments = [self.timers.next_us(), None if mark_us is None else mark_us - wall_ahead_us]
         if self.lost is not None:
             moments.append(self.lost[1] + self.timers.grace_us + 1)
         return min((us for us in moments if us is not None), default=None)
@@ -281,7 +280,6 @@ class SplitStates:
 
     def settle(self, changes: Changes) -> None:
         """Apply what time changes by itself, after the event: once, so that the order of splits has no influence."""
-        self._behind_us = changes.behind_us
         self._end_loss(changes)
         for split in self.by_hand.over(changes.wall_us):
             self._take_back(split, f"the time is over in which it was {self.by_hand[split]}", changes)

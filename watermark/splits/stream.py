@@ -87,12 +87,12 @@ class SplitWatermarks:
 
     # -- the way in and out
 
-    def handle(self, event: Event, now_us: int, behind_us: int = 0) -> list[Effect]:
+    def handle(self, event: Event, now_us: int, wall_ahead_us: int = 0) -> list[Effect]:
         """Take one event in.
 
         Args:
             now_us: now, on a clock of microseconds since the epoch that never steps.
-            behind_us: how far this clock is behind the wall clock, by which event times go.
+            wall_ahead_us: how far the wall clock, by which event times go, is ahead of this clock.
 
         Returns:
             The effects: changes of state, then late returns, both sorted by split, then at most one notification. An
@@ -106,7 +106,7 @@ class SplitWatermarks:
         """
         if isinstance(event, BatchReported | BatchPlanned):
             check_range(event.watermarks_us)
-        changes = Changes(now_us, behind_us)
+        changes = Changes(now_us, wall_ahead_us)
         self._states.spend(now_us)
         match event:
             case SplitsDiscovered(splits, known_empty):
@@ -140,13 +140,13 @@ class SplitWatermarks:
             effects.append(NotifyNewLowWatermark(self._job_id, self._source_id, self._task_id, now_us, risen_us))
         return effects
 
-    def wake_at_us(self, now_us: int) -> int | None:
-        """The next moment at which time alone could change something; None if only an event can.
+    def wake_at_us(self, now_us: int, wall_ahead_us: int = 0) -> int | None:
+        """The next moment at which time alone could change something; None if only an event can; clocks as in `handle`.
 
         Callers then ask the sources and send ``Polled``, or ``Tick`` if the sources cannot be asked. The moment may be
         over already: a deadline that passed while nothing was read waits for the next poll.
         """
-        moments = (self._states.next_us(), self._low.next_us(now_us))
+        moments = (self._states.next_us(wall_ahead_us), self._low.next_us(now_us, wall_ahead_us))
         return min((us for us in moments if us is not None), default=None)
 
     @property
@@ -348,7 +348,7 @@ class SplitWatermarks:
         which the sources were read nor counts as a delivery.
         """
         # The guard compares times before a bound is taken off.
-        guarded = within_guard(event, self._strategy, changes.behind_us)
+        guarded = within_guard(event, self._strategy, changes.wall_ahead_us)
         if guarded is not event:
             self._discover(event, changes)
         event, why = self._reports.bounded(guarded, self._stands_at_us), "its next row is known"

@@ -52,7 +52,7 @@ def test_a_low_watermark_that_follows_the_time_follows_the_clock_that_was_set(
 
     assert reply.low_watermark_us is not None
     assert abs(reply.low_watermark_us - (wall_us - 60 * SECOND)) < 30 * SECOND
-    wake_us = run.watermarks.wake_at_us(desks.runs.clock.now_us())
+    wake_us = run.watermarks.wake_at_us(desks.runs.clock.now_us(), desks.runs.clock.wall_ahead_us())
     assert wake_us is not None
     assert abs(wake_us - desks.runs.clock.now_us()) < 30 * SECOND, "as soon as it may rise, and not at once for ever"
 
@@ -79,7 +79,7 @@ def test_the_end_of_a_mark_goes_by_the_clock_of_the_person_also_after_a_restart(
     for asked in ({"until_us": wall_us + HOUR}, {"for_us": HOUR}):
         desks.by_hand.take(MarkRequest("orders", [*run.named_splits()], "anna", True, **asked))
         told.append([str(mark) for mark in run.watermarks.by_hand.values()])
-    wake_us = run.watermarks.wake_at_us(desks.runs.clock.now_us())
+    wake_us = run.watermarks.wake_at_us(desks.runs.clock.now_us(), desks.runs.clock.wall_ahead_us())
     assert wake_us is not None
     assert abs(wake_us - desks.runs.clock.now_us() - HOUR) < 30 * SECOND
     state, marked = run.state(), []

@@ -64,7 +64,7 @@ class FakeRun:
     link: CoordinatorLink | None = None
     batch_id: int = 0
     now_us: int = 1_000 * SECOND_US
-    behind_us: int = 0
+    wall_ahead_us: int = 0
     late_rows: dict[str, int] | None = None
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class FakeRun:
             gaps=self.gaps,
             alignment=self.alignment,
             coordinator=self.link,
-            behind_us=self.behind_us,
+            wall_ahead_us=self.wall_ahead_us,
         )
 
 
@@ -216,7 +216,7 @@ def test_times_of_the_service_are_those_of_the_wall_clock_and_event_times_stay()
     run.report({"a": 2 * SECOND_US})
     seen = scraper(run)
     before = seen.samples()
-    run.behind_us = 3_600 * SECOND_US
+    run.wall_ahead_us = 3_600 * SECOND_US
     after = seen.samples()
     moved = {name: after[name, at] - was for (name, at), was in before.items() if after[name, at] != was}
     times = {name for name, _ in before if name.endswith("_timestamp_seconds")}
