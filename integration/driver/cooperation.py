@@ -202,7 +202,7 @@ class Cooperation:
         registration = TaskRegistered(
             task,
             token=run.token,
-            low_watermark_us=run.restored_low_us,
+            low_watermark_us=run.shared_low_us,
             alignment=run.stream.strategy.alignment,
             throttled=run.stream.reads,
             expected_tasks=1 if self.job is None else self._job_queries,

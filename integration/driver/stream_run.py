@@ -88,12 +88,12 @@ class StreamRun:
     rows_at_us: int | None = None  # when a report last brought rows
     gaps: ReportGaps = field(default_factory=ReportGaps)
     seen_at_us: int = 0  # when Spark last showed that the query lives
-    restored_low_us: int | None = None  # the low watermark in the offset that the run started from
     lost_reports: int = 0  # committed batches whose report a kill took away
     complete_until_us: int | None = None  # as `spark/completion.py` has it; None: nothing is sure yet
     begun_as: str | None = None  # until the run is tied, name or else id of its likely query; None: several are likely
     begun_run_id: str | None = None  # until the run is tied, Spark's id of its likely run; None: several are likely
     shares: bool = False  # its low watermark is the job's, which a coordinator publishes; see `cooperation.py`
+    shared_low_us: int | None = None  # the job's low watermark; first the one in the offset that the run started from
     shared_since_us: int = 0  # when the job's low watermark last rose, or else when the run began
     available_now: bool = False  # its query ends when nothing is new, and Spark has not told the reader so
     splits: Splits = field(init=False)
@@ -105,7 +105,6 @@ class StreamRun:
     _told_plan: int | None = None  # the unreported plan when the low watermark was told; None: no such plan
     _sure_low_us: int | None = None
     _news: list[NotifyNewLowWatermark] = field(default_factory=list)  # not passed to others yet
-    _shared_low_watermark_us: int | None = None
     _shared_rises: int = 0
     _own_rises: deque[tuple[int, int]] = field(default_factory=deque)  # when its splits' low watermark rose, to what
     _past_epochs: int = 0  # of watermarks that an error left half changed
@@ -138,8 +137,7 @@ class StreamRun:
         """Start a run, from state and low watermark of a checkpoint if it has them. Raises `CorruptSnapshot`."""
         watermarks = stream.watermarks(token, state, now_us)
         run = cls(stream, token, resumes, watermarks, asked_at_us=now_us, seen_at_us=now_us, _whole=(state, now_us))
-        run.restored_low_us = run._shared_low_watermark_us = restored_low_us
-        run.shared_since_us, run.wall_ahead_us = now_us, wall_ahead_us
+        run.shared_low_us, run.shared_since_us, run.wall_ahead_us = restored_low_us, now_us, wall_ahead_us
         run.handle(SplitsDiscovered(tuple(stream.declared)), now_us)
         return run
 
@@ -203,7 +201,7 @@ class StreamRun:
     @property
     def low_watermark_us(self) -> int | None:
         """The low watermark that the heartbeat carries."""
-        return self._shared_low_watermark_us if self.shares else self.watermarks.low_watermark_us
+        return self.shared_low_us if self.shares else self.watermarks.low_watermark_us
 
     @property
     def epoch(self) -> int:
@@ -218,18 +216,17 @@ class StreamRun:
 
     def share(self, low_watermark_us: int | None, now_us: int) -> bool:
         """Take the low watermark that the job's coordinator published; it never goes back. Return whether it rose."""
-        known_us = self._shared_low_watermark_us
+        known_us = self.shared_low_us
         if low_watermark_us is None or (known_us is not None and low_watermark_us <= known_us):
             return False
         self._shared_rises += 1  # before the value, because an epoch without news does no harm
-        self._shared_low_watermark_us, self.shared_since_us = low_watermark_us, now_us
+        self.shared_low_us, self.shared_since_us = low_watermark_us, now_us
         return True
 
     def held_by_others(self, now_us: int) -> bool:
         """Whether its splits were beyond the job's low watermark a round ago already."""
         rises = [low_us for at_us, low_us in self._own_rises if at_us <= now_us - _ROUND_US]
-        shared_us = self._shared_low_watermark_us
-        return self.shares and bool(rises) and (shared_us is None or shared_us < rises[-1])
+        return self.shares and bool(rises) and (self.shared_low_us is None or self.shared_low_us < rises[-1])
 
     def state(self) -> str:
         """Return the state for the offset that restores this run, base64; encoded once an epoch."""
@@ -243,7 +240,7 @@ class StreamRun:
         status = replace(status, set_by_hand=self.set_by_hand)
         if not self.shares:
             return status
-        return replace(status, low_watermark_us=self._shared_low_watermark_us, since=utc(self.shared_since_us))
+        return replace(status, low_watermark_us=self.shared_low_us, since=utc(self.shared_since_us))
 
     def named_splits(self) -> Mapping[str, SplitId]:
         """All known splits by the names that a status gives them. O(n log n)."""
