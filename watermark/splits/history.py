@@ -48,7 +48,7 @@ class History(Generic[Holder]):
         past = max(0, self._old(at_us) - 1)  # the newest entry before the span tells who held when the span began
         del self._at_us[:past], self._low_us[:past], self._holders[:past]
 
-    def thinned(self, now_us: int, most: int) -> tuple[tuple[int, int], ...]:
+    def thinned(self, now_us: int, most: int = 240) -> tuple[tuple[int, int], ...]:
         """Up to ``most`` entries (when, low watermark) of the span that ends now, oldest first: evenly chosen, always
         with the newest.
         """

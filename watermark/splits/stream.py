@@ -235,8 +235,8 @@ class SplitWatermarks:
         return self._reports.tally.late_reports
 
     def rises(self, now_us: int) -> tuple[tuple[int, int], ...]:
-        """(when, low watermark), microseconds, for the last hour, oldest first; up to 240, evenly chosen."""
-        return self._low.history.thinned(now_us, 240)
+        """(when, low watermark), microseconds, for the last hour, oldest first; see `History.thinned`."""
+        return self._low.history.thinned(now_us)
 
     @property
     def unusable_times(self) -> str | None:
