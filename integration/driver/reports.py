@@ -72,14 +72,13 @@ class Reports:
     def _query_of(self, run: StreamRun, run_id: str) -> Query | None:
         """Return the query of a run, None if the query is over. The first call looks at the query's plan."""
         query = self._runs.queries.get(run_id)
-        if run.checked:
+        if run.places is not None:
             return query
         if query is None:
             self._runs.queries.find()
             query = self._runs.queries.get(run_id)
         if query is not None:
             run.places, fault = query.stream_sources(), query.fault()
-            run.checked = True
             if fault is not None:
                 run.refuse(f'stream "{run.stream.name}": {fault}')
         return query

@@ -79,8 +79,8 @@ class StreamRun:
     asked_at_us: int = 0  # the reader's last question, when the running batch was planned
     told_epoch: int = 0  # the epoch in the last answer to the reader
     written: bool = False  # this run wrote the offset of a reported batch; before, the checkpoint ends with `resumes`
-    checked: bool = False  # the running query's plan was looked at, which shows the `places`
-    places: Mapping[int, Sequence[int]] = field(default_factory=dict)  # number of a heartbeat -> those of its sources
+    # Number of a heartbeat -> those of its sources; None: the running query's plan was not looked at.
+    places: Mapping[int, Sequence[int]] | None = None
     set_by_hand: tuple[SetByHand, ...] = ()  # what a person set in this run
     ended: bool = False
     failure: str | None = None  # why its query failed, in short; None: the query did not fail
@@ -340,7 +340,7 @@ class StreamRun:
 
     def sources_in(self, progress: Progress, heartbeat: int) -> list[SourceProgress]:
         """Return the sources of this run's stream; none if the query was over before its plan was looked at."""
-        return [progress.sources[place] for place in self.places.get(heartbeat, ())]
+        return [progress.sources[place] for place in (self.places or {}).get(heartbeat, ())]
 
     def plan(self, planned: Planned, now_us: int) -> None:
         """Take a plan of the source's planner for a batch that is not read yet, as a whole."""
