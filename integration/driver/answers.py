@@ -9,7 +9,6 @@ import os
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 from lowmark.integration.errors import ByHandRefused
 from lowmark.integration.run_status import run_json
@@ -28,6 +27,7 @@ from lowmark.integration.transport.driver_rpc import (
     MarkRequest,
     PlannedReply,
     PlannedRequest,
+    Said,
     SetOf,
     SetRequest,
     StatusReply,
@@ -41,8 +41,6 @@ from lowmark.sources.worker import WorkerDied
 from .aside import OnLoop, hold
 from .desks import Desks
 from .standing import Standing, in_words
-
-Said = TypeVar("Said", Marked, SetOf)
 
 _ROUND_SECONDS = 2.5  # two rounds of a coordinator, with a margin
 
