@@ -81,8 +81,7 @@ class Audits(KeptRuns[AuditedRun]):
 
     def readers(self, name: str) -> tuple[str, ...]:
         """Names, or else ids, of the running queries on the stream with this name."""
-        live = [run for run in self if run.stream.name == name and not run.ended]
-        return tuple(str(run.query) for run in live)
+        return tuple(str(run.query) for run in self if run.stream.name == name and not run.ended)
 
     def release(self, name: str) -> None:
         """Forget the stream with this name, and its runs."""

@@ -95,11 +95,8 @@ class Standing:
         return passing.of_stream((*runs, *self._audits), name, query)
 
     def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
-        return self._in_full(run, self._planner(run, now_us), now_us, limit)
-
-    def _in_full(self, run: StreamRun, planner: KnownPlanner | None, now_us: int, limit: int | None) -> StreamStatus:
         """The status of the stream, with its source's waiting and the running batch."""
-        status = run.status(now_us, limit)
+        status, planner = run.status(now_us, limit), self._planner(run, now_us)
         if run.broken:
             return replace(status, why=f"the query ends with its next batch: {run.refusal}")
         why = status.why
@@ -186,7 +183,7 @@ class Standing:
             token=run.token,
             query=run.query,
             query_id=run.query_id,
-            status=self._in_full(run, planner, now_us, limit),
+            status=self._status(run, now_us, limit),
             emits=run.stream.strategy.emits and not audited,
             unmeasured_batches=run.unmeasured_batches,
             lost_reports=run.lost_reports,
