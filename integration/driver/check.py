@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from lowmark.integration.errors import ServiceRefused, SessionUnfit, WrapRefused
 from lowmark.integration.spark import versions
@@ -11,9 +11,7 @@ from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.names import MOST_NAME, unfit_character
 from lowmark.watermark.printable import printable
 from lowmark.watermark.tasks.message_check import MOST_TASKS
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession
 
 
 def session(spark: object) -> None:

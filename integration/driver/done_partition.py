@@ -9,13 +9,11 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lowmark.integration.errors import CheckpointUnwritable, SuccessFileNotWritten
 from lowmark.integration.spark.checkpoint_store import open_store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession
 
 log = logging.getLogger("lowmark")
 

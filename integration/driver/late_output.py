@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.process.arrow_files import file_system
@@ -26,12 +26,9 @@ from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.printable import first_line, in_one_line
 from pyarrow import ArrowException
 from pyspark.errors import PySparkException
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _ROW = COLUMNS[2]
 _UNTIL_HINT = "pass an expression over the columns of the rows, such as late_until=\"window(ts, '10 minutes').end\"."

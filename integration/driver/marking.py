@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from lowmark.integration.errors import CheckpointUnreadable, WrapRefused
@@ -33,13 +33,12 @@ from lowmark.watermark import duration_us, format_duration_us
 from lowmark.watermark.errors import shown
 from lowmark.watermark.moment import datetime_of, least_us
 from lowmark.watermark.printable import counted
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from .done_partition import DonePartition, name_at, poster, success_files_in, takes_post
 from .insist import insist
 from .partitions import Due, Kept, Partitions, has_times
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 log = logging.getLogger("lowmark")
 
@@ -121,8 +120,6 @@ class Marking:
 
     def observe(self, df: DataFrame) -> DataFrame:
         """Return the rows that the query writes with the measurement of their partitions. Raises `WrapRefused`."""
-        from pyspark.sql import functions as F
-
         kind = dict(df.dtypes).get(self._time)
         if kind != "timestamp":
             raise WrapRefused(

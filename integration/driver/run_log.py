@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lowmark.integration.spark.kafka_offsets import kafka_rows
 from lowmark.integration.spark.offset_log import ahead_of_clock
@@ -16,11 +15,9 @@ from lowmark.sources.spark.versions import TRIED
 from lowmark.watermark import NotifyNewLowWatermark, SplitId
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.splits.events import Effect, SplitReturnedLate, SplitStateChanged
+from lowmark.watermark.splits.stream import SplitWatermarks
 
 from .stream import Stream
-
-if TYPE_CHECKING:
-    from lowmark.watermark.splits.stream import SplitWatermarks
 
 log = logging.getLogger("lowmark")
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from lowmark.integration.transport.measure import Measure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import CorruptSnapshot, SplitId, WatermarkStrategy
 from lowmark.watermark.splits.stream import SplitWatermarks
+from pyspark.sql import DataFrame
 
 from .late_output import LateOutput
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def metric_of(stream_id: str) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark import versions
+from lowmark.integration.spark.logical_plan import InputPlan
 from lowmark.integration.transport.accumulated import TrackParam
 from lowmark.integration.transport.mapped import BatchMap, MappedMeasure
 from lowmark.integration.transport.measure import Measure
@@ -26,15 +27,11 @@ from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.rate import RateLimiterStrategy
 from lowmark.sources.spark import Binding, load
 from lowmark.watermark import WatermarkStrategy
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from . import wrap
 from .late_output import LateOutput
 from .stream import Stream, metric_of
-
-if TYPE_CHECKING:
-    from lowmark.integration.spark.logical_plan import InputPlan
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,24 +16,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark import versions
+from lowmark.integration.spark.logical_plan import InputPlan
 from lowmark.integration.spark.sessions import session_of
 from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
 from lowmark.integration.transport.split_key import quoted
 from lowmark.sources.spark import named_reader
 from lowmark.watermark import WatermarkStrategy
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from .stream import Stream
-
-if TYPE_CHECKING:
-    from lowmark.integration.spark.logical_plan import InputPlan
-    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("lowmark")
 
@@ -45,8 +42,6 @@ def check_arguments(
     df: object, *, name: str, event_time: object, split: object, splits: Iterable[object] | None
 ) -> None:
     """Raises `WrapRefused` for arguments of another type than `LowWatermarkService.wrap` takes, before Python does."""
-    from pyspark.sql import DataFrame
-
     if not isinstance(df, DataFrame):
         raise WrapRefused(name, f"expected a DataFrame to wrap, got {df!r:.100}", "wrap what spark.readStream gives.")
     check_text(name, "event_time", event_time, "ts")

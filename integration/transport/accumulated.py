@@ -14,21 +14,21 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 from lowmark.sources.metric_group import added_up
 from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.moment import MOST_US
 from lowmark.watermark.splits.tracker import SplitTracker
-from pyspark.accumulators import AccumulatorParam
+from pyspark import TaskContext
+from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
 
 from .measure import Measure, Measured
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.accumulators import Accumulator
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 _CELLS = 1 << 32  # more than a stage has partitions
 
@@ -135,8 +135,6 @@ def future_limit_us(guard_us: int | None) -> int:
 
 def add_to_batch(tracks: Accumulator[Tracks], track: BatchTrack) -> None:
     """Add the measurements of this task to those of its batch; no service hears of a batch query."""
-    from pyspark import TaskContext
-
     context = TaskContext.get()
     assert context is not None, "rows are measured in tasks"
     batch_id = context.getLocalProperty("streaming.sql.batchId")
@@ -149,10 +147,6 @@ def map_in_arrow(
     df: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], object], schema: StructType
 ) -> DataFrame:
     """Return `df.mapInArrow(function, schema)` without requiring pandas, which is not used here."""
-    from pyspark.sql import DataFrame
-    from pyspark.sql.udf import UserDefinedFunction
-    from pyspark.util import PythonEvalType
-
     from .split_key import quoted
 
     made = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)

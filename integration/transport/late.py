@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
-    from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType
 
 _UNKNOWN = (
     'stream "{stream}": the watermark by which Spark drops rows in this batch is not known, so late rows cannot be '
@@ -63,8 +63,6 @@ def of_this_batch() -> int | None:
 
     None if it is not told: only the tasks of a query with a column of late rows are told.
     """
-    from pyspark import TaskContext
-
     context = TaskContext.get()
     if context is None:
         return None
@@ -76,8 +74,6 @@ def watermark(spark: SparkSession, stream: str) -> Column:
 
     The session must know `LateSource`. The expression fails if the watermark is not known.
     """
-    from pyspark.sql import functions as F
-
     # In an array, because Spark writes a single time into the code of the batch, and compiles that anew if it moves.
     told = F.get(spark.read.format(FORMAT).load().select(F.array(_WATERMARK)).scalar(), F.lit(0))
     # The task that reads the watermark could raise, too, but Spark would hide the text behind an "awaitResult".

@@ -39,6 +39,7 @@ import pyarrow as pa
 from lowmark.integration.errors import LateRowsNotWritten
 from lowmark.integration.process.arrow_files import file_system
 from lowmark.watermark.printable import in_one_line
+from pyspark import TaskContext
 
 from .late import of_this_batch
 from .python_values import rows_of
@@ -89,8 +90,6 @@ class LateFileWriter:
     folder: str  # absolute path of this machine, or an address with a scheme
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
         context = TaskContext.get()
         assert context is not None, "mapInArrow runs in a task"
         query_id = context.getLocalProperty("sql.streaming.queryId")

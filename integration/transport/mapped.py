@@ -24,11 +24,16 @@ from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from lowmark.integration.errors import TooManySplits
 from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.moment import MILLISECOND_US, MOST_US
 from lowmark.watermark.splits.events import BatchCounts, SplitColumn
 from lowmark.watermark.splits.tracker import SplitMark
+from pyspark import TaskContext
+from pyspark.accumulators import Accumulator
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch, future_limit_us, map_in_arrow
 from .late import of_this_batch
@@ -37,11 +42,6 @@ from .python_values import from_json, rows_of, split_values
 from .user_functions import Generators, assigned_us
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.accumulators import Accumulator
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
-
     from .split_key import SplitKey
 
 Value = TypeVar("Value")
@@ -67,8 +67,6 @@ class BatchMap:
         return map_in_arrow(df, self, self.schema(df))
 
     def schema(self, df: DataFrame) -> StructType:
-        from pyspark.sql.types import StructField, StructType, TimestampType
-
         fields = [StructField(f.name, f.dataType, nullable=True, metadata=f.metadata) for f in df.schema.fields]
         if self.strategy.timestamp_assigner is not None:
             names = df.columns
@@ -77,8 +75,6 @@ class BatchMap:
         return StructType(fields)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
         context = TaskContext.get()
         assert context is not None, "mapInArrow runs in a task"
         reduction = _Reduction(self, cell=context.partitionId())
@@ -103,8 +99,6 @@ class _Reduction:
 
     def see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Measure a batch, and return it with its event times assigned."""
-        import pyarrow as pa
-
         job, strategy = self._job, self._job.strategy
         at = batch.schema.get_field_index(job.event_time)
         micros: Any = None if at < 0 else batch.column(at).cast(pa.int64())
@@ -247,8 +241,6 @@ class MappedMeasure(TrackedMeasure):
 
 def _grouped(keys: Sequence[Any], micros: Any) -> pa.Table:
     """One row per split: its values, the largest and the smallest time, the number of times."""
-    import pyarrow as pa
-
     names = [str(at) for at in range(len(keys))]
     table = pa.Table.from_arrays([*keys, micros], names=[*names, _TIME])
     found: Any = table.group_by(names, use_threads=False)
@@ -258,8 +250,6 @@ def _grouped(keys: Sequence[Any], micros: Any) -> pa.Table:
 
 def _regrouped(tables: list[pa.Table]) -> list[pa.Table]:
     """Merge tables of groups into at most one table."""
-    import pyarrow as pa
-
     if len(tables) < 2:
         return tables
     *names, latest, first, rows = tables[0].column_names
@@ -286,8 +276,6 @@ def _only(mask: Any, micros: Any) -> Any:
 
 
 def _int64(value: int | None) -> Any:
-    import pyarrow as pa
-
     return pa.scalar(value, pa.int64())
 
 

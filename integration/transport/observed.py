@@ -42,20 +42,19 @@ import operator
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from lowmark.integration.errors import TooManySplits, UnreadableReport
 from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts, SplitColumn
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from .measure import Measure, Measured
 from .python_values import from_json
 from .split_key import SplitKey, quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 Ids = npt.NDArray[np.uint64]
 
@@ -99,8 +98,6 @@ class ObservedMeasure(Measure):
         return None if metric is None else self.decode(metric, strategy, batch_id=batch_id)
 
     def columns(self) -> list[Column]:
-        from pyspark.sql import functions as F
-
         time, none = quoted(self.event_time), self.key.any_null()
         micros = f"unix_micros({time})"
         split = self.key.expression()

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from lowmark.sources.metric_group import added_up
 from lowmark.sources.planning.slots import SlotWork
 from lowmark.watermark import LowmarkError, SplitId, WatermarkStrategy
 from lowmark.watermark.lateness import SliceLateness
 from lowmark.watermark.splits.tracker import SplitMark
+from pyspark.accumulators import Accumulator
+from pyspark.sql import DataFrame
 
 from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch, future_limit_us
 from .late import of_this_batch
@@ -25,8 +28,6 @@ from .split_key import SplitKey
 
 if TYPE_CHECKING:
     from lowmark.sources import SourceEvent, SplitRows, VersionedSerializer
-    from pyspark.accumulators import Accumulator
-    from pyspark.sql import DataFrame
 
 SPLIT_TYPE = "string"
 
@@ -70,7 +71,6 @@ class _SlotRecording:
         self._future_limit_us = future_limit_us(recorder.future_guard_us)
 
     def see(self, rows: SplitRows) -> None:
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         if self._recorder.event_time is None or len(rows.rows) == 0:
