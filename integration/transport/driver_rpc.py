@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import grpc
 import msgspec
@@ -27,9 +27,6 @@ from lowmark.integration.process.user import user
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import LowmarkError, duration_us
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 log = logging.getLogger("lowmark")
 
@@ -146,7 +143,7 @@ class SetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         delay: str | timedelta | None = None,
         idleness: str | timedelta | None = None,
         code: bool = False,
-    ) -> Self:
+    ) -> SetRequest:
         """Make the request of the person who runs this process; `idleness` may be "off".
 
         Raises:

@@ -32,20 +32,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 from lowmark.integration.errors import LateRowsNotWritten
 from lowmark.integration.process.arrow_files import file_system
 from lowmark.watermark.printable import in_one_line
+from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyspark import TaskContext
 
 from .late import of_this_batch
 from .python_values import rows_of
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
 
 UNTIL, WATERMARK, LATE_BY = "until", "watermark", "late_by_us"
 """Columns that the files have beside the user's."""
@@ -156,8 +154,6 @@ def _copy(whole: Any, files: FileSystem, path: str) -> None:
 
 def _is_written(files: FileSystem, path: str, whole: Any) -> bool:
     """Return whether a file has all rows of `whole` already; a file with other rows is removed."""
-    from pyarrow.fs import FileType
-
     if files.get_file_info(path).type == FileType.NotFound:
         return False
     whole.seek(0)
@@ -181,8 +177,6 @@ def _rows_of(file: Any) -> tuple[pa.Schema, int]:
 
 def _remove_earlier_parts(files: FileSystem, parts: str, name: str) -> None:
     """Remove what dead attempts left of the batches before the batch of a file."""
-    from pyarrow.fs import FileSelector
-
     of_query = name.removesuffix(".parquet")[:-_BATCH]
     for found in files.get_file_info(FileSelector(parts)):
         if found.base_name.startswith(of_query) and found.base_name < name:  # batches have equally many digits
@@ -190,7 +184,5 @@ def _remove_earlier_parts(files: FileSystem, parts: str, name: str) -> None:
 
 
 def _remove(files: FileSystem, path: str) -> None:
-    from pyarrow.fs import FileType
-
     if files.get_file_info(path).type != FileType.NotFound:
         files.delete_file(path)
