@@ -179,12 +179,9 @@ class StreamRun:
         effects = change()
         self._since = [*self._since, change]
         if len(self._since) > _SINCE_KEPT:
-            self._begin_from(self.stream.state_of(self.watermarks), self.seen_at_us)
+            self._whole, self._since = (self.stream.state_of(self.watermarks), self.seen_at_us), []
         self._news += [effect for effect in effects if isinstance(effect, NotifyNewLowWatermark)]
         return True
-
-    def _begin_from(self, state: str, now_us: int) -> None:
-        self._whole, self._since = (state, now_us), []
 
     def give_up(self, what: str, failed: BaseException) -> None:
         """End the query because a change failed twice: nothing of the run may be used or written."""
@@ -271,8 +268,7 @@ class StreamRun:
     def answer(self, now_us: int) -> str:
         """Return the state for an answer with the current epoch and low watermark, and remember that both were told."""
         state = self.state()
-        self._begin_from(state, now_us)
-        self.told_epoch = self.epoch
+        self._whole, self._since, self.told_epoch = (state, now_us), [], self.epoch
         return state
 
     def wrote(self, offset: HeartbeatOffset) -> bool:
