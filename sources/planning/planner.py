@@ -37,7 +37,7 @@ from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from .options import PlanOptions
 from .peer import Guidance, Planned, PlanPeer
 from .rate import RateBudget, RateLimiterStrategy
-from .slots import SlotWork
+from .slots import SlotWork, spread
 from .telling import Telling
 
 log = logging.getLogger("lowmark")
@@ -243,8 +243,7 @@ class BatchPlanner(Generic[SplitT]):
             raise UnreadableOffset(self._name, f'it is of the source "{start.source}"')
         state = start.decode(self._source.split_serializer)
         self.close()
-        slots = self._options.slots
-        live = {each.split.split_id: replace(each, subtask=each.subtask % slots) for each in state.live}
+        live = {each.split.split_id: each for each in spread(state.live, self._options.slots)}
         if live or start.checkpoint:
             self._telling.found()
         else:

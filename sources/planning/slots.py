@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic
 
 from lowmark.sources.api import SourceEvent, SplitT
@@ -107,3 +107,11 @@ class Slots(Generic[SplitT]):
             self._events.clear()
             self._events_in_snapshot.clear()
             return taken
+
+
+def spread(live: Sequence[Placed[SplitT]], slots: int) -> Sequence[Placed[SplitT]]:
+    """Return splits in their slots; in turn if a slot is gone, or if a slot has no split and another has several."""
+    used = {placed.subtask for placed in live}
+    if max(used, default=0) < slots and len(used) == min(slots, len(live)):
+        return live
+    return [replace(placed, subtask=turn % slots) for turn, placed in enumerate(live)]
