@@ -79,7 +79,7 @@ class _SlotRecording:
         if split is None:
             split = self._ids[rows.split_id] = self._recorder.key.split_id((rows.split_id,))
             self._track.names[split] = rows.split_id
-        micros = rows.rows.column(self._recorder.event_time).cast(pa.int64())
+        micros = rows.rows.column(self._recorder.event_time).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         if self._recorder.lateness:
             self._count_lateness(split, np.asarray(micros.drop_null()))
         ends = pc.min_max(micros)

@@ -77,6 +77,18 @@ def test_rows_are_counted_by_their_times_across_portions_and_tasks() -> None:
     assert other == {7: 1}
 
 
+@pytest.mark.parametrize(("unit", "second"), [("s", 1), ("ms", 1_000), ("ns", 1_000_000_000)])
+def test_times_of_a_source_in_another_unit_are_measured_as_spark_gets_them(unit: Any, second: int) -> None:
+    left: list[dict[Any, BatchTrack]] = []
+    task = AccumulatorRecorder("ts", None, KEY, SimpleNamespace(add=left.append), None).begin(SlotWork(0, 1, ()))  # type: ignore[arg-type]
+    rows = pa.record_batch({"ts": pa.array([30 * second, 50 * second], pa.timestamp(unit, "Europe/Berlin"))})
+    task.see(SimpleNamespace(split_id="a", rows=rows))  # type: ignore[arg-type]
+    task.end()
+
+    found = measured(left[0]["q", 0])
+    assert (*found.first_us.values(), *found.latest_us.values()) == (30 * SECOND_US, 50 * SECOND_US)
+
+
 class PlainEvents:
     """The format of events that are bytes."""
 
