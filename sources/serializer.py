@@ -32,6 +32,15 @@ class UnreadableState(LowmarkError, ValueError):
         return cls(kind, f"these are no data of version {version}: {told_briefly(error)}")
 
 
+class UnknownFieldType(LowmarkError, TypeError):
+    """A field's type is a name that this process does not have, so that no value could be read back."""
+
+    kind: str  # the type with the field
+    cause: str  # the text of Python's error
+    _fact = "{kind}: the type of a field is not known in this process: {cause}"
+    _hint = "define the class in a module that imports the name, because a process of Spark's has no names of a script."
+
+
 def blames_bytes(error: Exception) -> bool:
     """Whether an error of a deserializer is about its bytes: every error but a `LowmarkError` that is no ValueError.
 
@@ -61,6 +70,10 @@ class DataclassSerializer(Generic[ValueT]):
     """
 
     def __init__(self, kind: type[ValueT], *, version: int = 1) -> None:
+        try:
+            msgspec.msgpack.Decoder(kind)  # looks up the types of all fields
+        except NameError as unknown:
+            raise UnknownFieldType(getattr(kind, "__name__", str(kind)), str(unknown)) from unknown
         self._kind, self.version = kind, version
 
     def serialize(self, value: ValueT) -> bytes:

@@ -6,19 +6,35 @@ import base64
 import json
 import tracemalloc
 import zlib
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from lowmark.sources import DataclassSerializer, SourceSplit
 from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
 from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed, UnreadableOffset
-from lowmark.sources.serializer import UnreadableState
+from lowmark.sources.serializer import UnknownFieldType, UnreadableState
 from lowmark.watermark import packed
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 SERIALIZER = DataclassSerializer(SourceSplit)
 STATE = BatchState(b"coordinator", (Placed(0, SourceSplit(split_id="a", start=3)),), (), 7)
 OFFSET = BatchOffset.encode("orders", 4, "run", STATE, SERIALIZER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since(SourceSplit):
+    """A split as in a script: the processes that read its checkpoint do not know the type of its field."""
+
+    since: datetime | None = None
+
+
+def test_a_split_that_could_not_be_read_back_is_refused_before_it_is_written() -> None:
+    with pytest.raises(UnknownFieldType, match=r"^Since: .* name 'datetime' is not defined\. Hint: define the class"):
+        DataclassSerializer(Since)
 
 
 def test_an_offset_and_its_state_are_read_back() -> None:
