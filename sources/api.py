@@ -140,7 +140,8 @@ class SplitEnd:
     """How far a split can be read now.
 
     Attributes:
-        position: the position after the last present row; at least the split's start.
+        position: the position after the last present row; at least the split's start. A row that appears before
+            it later, as a slow transaction may bring one, is never read.
         rows: number of rows from the split's start to `position`. May be an upper bound, or an estimate if the
             system does not count, but 0 only without rows; None if unknown.
         size_bytes: rough size of these rows, bytes; None if unknown.
