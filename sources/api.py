@@ -145,7 +145,8 @@ class SplitEnd:
         rows: number of rows from the split's start to `position`. May be an upper bound, or an estimate if the
             system does not count, but 0 only without rows; None if unknown.
         size_bytes: rough size of these rows, bytes; None if unknown.
-        finished: whether no row will ever be added, so that the split is done once read up to here.
+        finished: whether no row will ever be added, so that the split is done once read up to here. If others carry it
+            on, only once all of these are among the splits asked about: the watermark would pass their rows otherwise.
     """
 
     position: int
