@@ -423,6 +423,9 @@ class _Check(Generic[SplitT, StateT]):
             if name not in answers:
                 continue  # unknown: planning neither cuts there nor claims
             found = at[name]
+            if found is not None and found < 0:
+                what = f"split {name!r}: find_time({time_us}) is {found}; expected 0 or more, or None"
+                raise self.broken("time", what)
             if name in later and later[name] != found:
                 raise self.broken(
                     "time", f"split {name!r}: {time_us} is at {found} from {start}, at {later.get(name)} from {stop}"

@@ -412,6 +412,13 @@ class Blind(Numbered):
         return {split.split_id: None for split in splits}
 
 
+@breaks("time", "split 'a': find_time(39000001) is -1; expected 0 or more, or None")
+class NoneIsMinusOne(Numbered):
+    def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
+        found = super().find_time(splits, time_us) or {}
+        return {name: -1 if at is None else at for name, at in found.items()}
+
+
 @breaks("time", "is at 0 from 0, at 40 from 40")
 class FromItsStart(Numbered):
     def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
