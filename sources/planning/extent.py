@@ -85,7 +85,7 @@ class Extent(Generic[SplitT]):
     def unanswered(self, plan: SlicePlan, splits: Sequence[SplitT]) -> list[str]:
         """Return the splits without an answer in a plan that this run has to read further, although it ends."""
         silent = {name for name, why in plan.without_rows.items() if why is NoRowsReason.NOT_REACHABLE}
-        return sorted(silent & self.unfinished(splits))
+        return sorted(self._unaimed | silent & self.unfinished(splits))
 
     def unfinished(self, splits: Sequence[SplitT]) -> set[str]:
         """Return the splits that this run has to read further, although it ends."""
@@ -121,7 +121,7 @@ class Extent(Generic[SplitT]):
         if self._unaimed:
             ends = self.planner.latest(splits)
             self._targets |= {name: end.position for name, end in ends.items() if name in self._unaimed}
-            self._unaimed -= ends.keys()
+            self._unaimed &= {split.split_id for split in splits} - ends.keys()  # without those that ended meanwhile
 
     def _look_ahead(self, splits: Sequence[SplitT], limits: SliceLimits) -> SlicePlan:
         """Plan nothing, but tell where every split goes on, because other members wait for this source, too.

@@ -159,6 +159,24 @@ def test_a_split_that_does_not_answer_for_a_while_is_read_before_the_run_ends(pl
     assert read == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3, 4, 5]}
 
 
+@pytest.mark.parametrize(("more", "ended"), [([6, 7], False), ([6, 7], True), ([], True)])
+def test_a_split_that_answers_only_the_second_question_of_a_run_is_read(
+    planner_of: Any, more: list[int], ended: bool
+) -> None:
+    source = Silent(a=range(4), b=range(6))
+    with closing(planner_of(source)) as first:
+        start = first.plan(first.initial(), None)
+    source.times["b"] += more
+    source.ended.update("b" * ended)
+    source.silent = range(source.asked, source.asked + 1)
+    planner = planner_of(source, timeout_seconds=0.2)
+    planner.stop_at_present()
+    batches = run(planner, source, start, None)
+
+    assert [rows for batch in batches for rows in batch.values()] == [more] * bool(more)
+    assert planner._present.extent.unfinished([]) == set()
+
+
 def test_a_run_fails_rather_than_end_without_a_split_that_does_not_answer(planner_of: Any) -> None:
     source = Silent(a=range(4), b=range(6))
     source.silent = range(1_000_000)
