@@ -83,9 +83,19 @@ class Extent(Generic[SplitT]):
         return replace(plan, next_us=next_us)
 
     def unanswered(self, plan: SlicePlan, splits: Sequence[SplitT]) -> list[str]:
-        """Return the splits without an answer in a plan that this run has to read further, although it ends."""
+        """Return the splits without an answer in a plan for which this run, although it ends, has to wait.
+
+        They are to be read further, or a split that is to be read further waits for them, because it carries them on.
+        """
         silent = {name for name, why in plan.without_rows.items() if why is NoRowsReason.NOT_REACHABLE}
-        return sorted(self._unaimed | silent & self.unfinished(splits))
+        parents = {split.split_id: split.parents for split in splits} if silent else {}
+        needed = self.unfinished(splits)
+        ahead = list(needed)
+        while ahead:
+            further = set(parents.get(ahead.pop(), ())) - needed
+            needed |= further
+            ahead += further
+        return sorted(self._unaimed | silent & needed)
 
     def unfinished(self, splits: Sequence[SplitT]) -> set[str]:
         """Return the splits that this run has to read further, although it ends."""

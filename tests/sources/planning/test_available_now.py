@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -175,6 +175,22 @@ def test_a_split_that_answers_only_the_second_question_of_a_run_is_read(
 
     assert [rows for batch in batches for rows in batch.values()] == [more] * bool(more)
     assert planner._present.extent.unfinished([]) == set()
+
+
+class Split(Silent):
+    """A source in which "c" carries on "b", which has ended."""
+
+    def discover(self) -> Sequence[SourceSplit]:
+        return [replace(split, parents=("b",) if split.split_id == "c" else ()) for split in super().discover()]
+
+
+def test_a_split_is_read_though_its_parent_does_not_answer_for_a_while(planner_of: Any) -> None:
+    source = Split(a=range(4), b=[], c=range(3))
+    source.ended, source.silent = {"b"}, range(1, 4)
+    planner = planner_of(source)
+    planner.stop_at_present()
+
+    assert run(planner, source, planner.initial(), None) == [{"a": [0, 1, 2, 3]}, {"c": [0, 1, 2]}]
 
 
 def test_a_run_fails_rather_than_end_without_a_split_that_does_not_answer(planner_of: Any) -> None:
