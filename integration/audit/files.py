@@ -282,7 +282,7 @@ class FilesAudit:
             def column(name: str, batch: pa.RecordBatch = batch) -> pa.Array[Any]:
                 if name in folders:
                     return pa.array([folders[name]] * batch.num_rows, pa.string())
-                return batch.column(name)
+                return _spelled(batch.column(name))
 
             times = self.reader.column(column(self.event_time))
             yield times, self._named([column(name).to_pylist() for name in self.split])
@@ -395,8 +395,7 @@ def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[
     # Parquet stores a repeated text once; dictionary columns keep it so in memory.
     texts = [name for name in wanted if pa.types.is_string(schema.field(name).type)]
     with file.open("rb") as raw, parquet.ParquetFile(raw, read_dictionary=texts) as opened:
-        for batch in opened.iter_batches(_PIECE_ROWS, columns=wanted):
-            yield pa.RecordBatch.from_arrays([_spelled(column) for column in batch.columns], batch.schema.names)
+        yield from opened.iter_batches(_PIECE_ROWS, columns=wanted)
 
 
 def _unpacked(group: Any, wanted: Sequence[str]) -> Iterator[int]:
@@ -408,7 +407,7 @@ def _unpacked(group: Any, wanted: Sequence[str]) -> Iterator[int]:
 
 
 def _spelled(column: Any) -> Any:
-    """The texts of a dictionary column."""
+    """The texts of a dictionary column; another column as it is."""
     if not pa.types.is_dictionary(column.type):
         return column
     sizes = pc.binary_length(column.dictionary)

@@ -193,12 +193,16 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pyt
         audited(tmp_path)
 
 
-@pytest.mark.parametrize("suffix", ["json", "csv"])
+@pytest.mark.parametrize("suffix", ["json", "csv", "parquet"])
 def test_the_event_time_may_stand_in_the_name_of_a_folder(tmp_path: Path, suffix: str) -> None:
     for day in (14, 15):
         write(tmp_path, {f"at=2023-11-{day}/a.{suffix}": '{"v": 1}\n' * 3 if suffix == "json" else "v\n1\n1\n1\n"})
-    days = [split.profile.first_us for split in audited(tmp_path).splits]
+        if suffix == "parquet":
+            parquet.write_table(pa.table({"v": [1, 1, 1]}), tmp_path / f"at=2023-11-{day}/a.parquet")
+    found = audited(tmp_path)
+    days = [split.profile.first_us for split in found.splits]
     assert days == [(START_S - 80_000 + day * 86_400) * 10**6 for day in (0, 1)], "midnight"
+    assert found.rows == 6
 
 
 def test_a_value_in_quotes_may_have_line_breaks_in_a_csv_larger_than_a_block(tmp_path: Path) -> None:
