@@ -170,13 +170,23 @@ def _listening(folder: Path) -> Iterator[Path]:
 
 def answers(path: Path) -> bool:
     """Whether a process listens at a socket."""
+    refused = _refusal(path)
+    return refused is None or isinstance(refused, BlockingIOError)
+
+
+def is_full(address: str) -> bool:
+    """Whether a process listens at an address, and its queue is full: it was stopped, and then asked for long."""
+    return isinstance(_refusal(Path(address.removeprefix(_SCHEME))), BlockingIOError)
+
+
+def _refusal(path: Path) -> OSError | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(str(path))
-        except OSError:
-            return False
-        return True
+        except OSError as refused:
+            return refused
+        return None
 
 
 def _alive(path: Path) -> bool:

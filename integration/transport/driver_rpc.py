@@ -22,7 +22,7 @@ from lowmark.integration.errors import (
     ServiceUnreachable,
 )
 from lowmark.integration.process.codec import Answer, Codec, Method, Question, Row
-from lowmark.integration.process.sockets import target
+from lowmark.integration.process.sockets import is_full, target
 from lowmark.integration.process.user import user
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.worker import WorkerDied
@@ -318,18 +318,18 @@ _DEAD = "INTERNAL: "  # an error has ended the thread that would answer
 
 def why_silent(failed: ServiceUnreachable) -> str | None:
     """Say why a service that was found gives no status; None if it has ended, or is a coordinator."""
-    if failed.cause.startswith((*_ENDED, *NO_SERVICE)):
-        return None
     if hangs(failed):
         return f"the service at {failed.address} is there and does not answer: its driver hangs, or is stopped"
+    if failed.cause.startswith((*_ENDED, *NO_SERVICE)):
+        return None
     if failed.cause.startswith(_DEAD):
         return f"the service at {failed.address} has failed: {failed.cause.removeprefix(_DEAD)}"
     return f"the service at {failed.address} answers with an error: {failed.cause}"
 
 
 def hangs(failed: Exception | None) -> bool:
-    """Whether a service that was found gave no answer in time."""
-    return isinstance(failed, ServiceUnreachable) and failed.cause.startswith(_HANGS)
+    """Whether a service that was found gave no answer in time, or takes no connection any more."""
+    return isinstance(failed, ServiceUnreachable) and (failed.cause.startswith(_HANGS) or is_full(failed.address))
 
 
 def newest(services: Iterable[tuple[str, StatusReply]]) -> list[tuple[str, dict[str, Any], str]]:

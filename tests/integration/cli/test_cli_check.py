@@ -9,6 +9,7 @@ import re
 import select
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from lowmark.integration.cli.watch import picture
 from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.errors import ServiceUnreachable, UnknownStream
+from lowmark.integration.page.look import all_services
 from lowmark.integration.process import sockets
 from lowmark.integration.run_status import Alignment, RunStatus
 from lowmark.integration.transport import driver_rpc
@@ -368,6 +370,20 @@ def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
         process.kill()
         process.communicate()
     assert call("check")[::2] == (1, "")
+
+
+def test_a_driver_that_is_stopped_for_so_long_that_its_queue_is_full_is_told_all_the_same(driver: Driver) -> None:
+    address = driver.address.replace(".sock", "-full.sock")
+    with socket.socket(socket.AF_UNIX) as stopped, socket.socket(socket.AF_UNIX) as earlier:
+        stopped.bind(address.removeprefix("unix:"))
+        stopped.listen(0)
+        earlier.connect(address.removeprefix("unix:"))
+        driver.runs.append(run())
+        told = f"lowmark: the service at {address} is there and does not answer: its driver hangs, or is stopped\n"
+        assert call("check") == (2, "orders, query q: moving\n", told)
+        assert call("status")[::2] == (0, told)
+        assert all_services(StatusRequest(), None)[address] == told.removeprefix("lowmark: ").strip()
+    assert call("check")[0] == 0
 
 
 @pytest.mark.parametrize(
