@@ -135,6 +135,8 @@ def kafka(
     from lowmark.integration.audit.kafka import KafkaAudit
     from lowmark.integration.audit.schema import Schema
 
+    if not bootstrap_servers.strip(", "):  # as of a variable that a shell does not know
+        raise typer.BadParameter("--bootstrap-servers: it names no broker")
     topics = _topics(topic, topic_pattern)
     described = None if schema is None else Schema.read(schema)
     place = None if event_time is None else record_place(event_time)

@@ -632,6 +632,12 @@ def test_topics_are_names_or_a_pattern(topics: tuple[str, ...]) -> None:
     assert (code, out, "expected either --topic" in err) == (2, "", True), err
 
 
+@pytest.mark.parametrize("none", ["", " , "])
+def test_brokers_that_are_none_are_refused_at_once(none: str) -> None:
+    code, out, err = call("kafka", "--bootstrap-servers", none, "--topic", "orders")
+    assert (code, out, "--bootstrap-servers: it names no broker" in err) == (2, "", True), err
+
+
 def test_without_the_client_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "confluent_kafka" else found(name))
