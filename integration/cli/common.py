@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -118,5 +119,6 @@ Limit = Annotated[
     typer.Option(
         help="Show so many splits of a stream, or tasks at a coordinator, those that need attention first; 0: all.",
         min=0,
+        max=sys.maxsize,
     ),
 ]

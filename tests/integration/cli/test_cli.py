@@ -455,10 +455,12 @@ def test_the_neediest_splits_are_shown_and_how_many_are_not(
     assert "[orders] :smile:, query q [/x]" in out  # names are no markup
 
 
-def test_a_limit_below_0_is_refused() -> None:
-    code, out, err = call("status", "--limit", "-1")
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("limit", ["-1", "9" * 30])
+def test_a_limit_that_is_none_is_refused(limit: str) -> None:
+    code, out, err = call("status", "--limit", limit)
     assert (code, out) == (2, "")
-    assert "--limit" in err
+    assert "Invalid value for '--limit'" in err
 
 
 def test_status_lists_coordinators_as_it_lists_services(many: str) -> None:
