@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -76,7 +77,7 @@ def wait(
         raise typer.BadParameter("--job needs --coordinator, because a coordinator knows the queries of a job")
     past_us = time_us(past, what="--past")
     timeout_seconds = duration_us(timeout, what="--timeout") / 1_000_000
-    every_seconds = max(duration_us(every, what="--every") / 1_000_000, 0.01)
+    every_seconds = min(max(duration_us(every, what="--every") / 1_000_000, 0.01), TIMEOUT_MAX)
 
     if checkpoint:
         question = partial(_of_checkpoints, checkpoint, name, past_us)

@@ -12,11 +12,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +34,8 @@ from lowmark.integration.process import sockets
 from lowmark.integration.run_status import Alignment, RunStatus
 from lowmark.integration.transport import driver_rpc
 from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, StatusRequest, handler
-from lowmark.watermark import TaskId
+from lowmark.watermark import TaskId, format_duration_us
+from lowmark.watermark.duration import LONGEST_US
 from lowmark.watermark.splits.status import HolderSpell
 from lowmark.watermark.tasks.cap import Cap
 from rich.console import Console
@@ -262,6 +265,19 @@ def test_a_driver_that_hangs_at_the_first_question_is_waited_for(
     done, _, err = call("wait", "orders", *asking)
     assert (done, "Traceback" in err) == (code, False)
     assert len(asked) == (3 if last.get("hung") else 2 if first.get("hung") else 1)
+
+
+def test_the_longest_wait_is_one_that_a_sleep_takes(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.runs.append(run())
+
+    def sleep(seconds: float) -> None:
+        assert seconds <= TIMEOUT_MAX, "as time.sleep: OverflowError"
+        driver.complete_us = 60 * SECOND_US
+
+    monkeypatch.setattr("lowmark.integration.cli.wait.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    longest = format_duration_us(LONGEST_US)
+    asking = ["--past", "1970-01-01T00:01Z", "--timeout", longest, "--every", longest]
+    assert call("wait", "orders", *asking)[::2] == (0, "")
 
 
 @pytest.mark.parametrize("command", ["check", "status", "explain"])
