@@ -33,8 +33,11 @@ def live_files(folder: Path) -> Iterator[tuple[int, Path, int]]:
             f"the log of the Delta table {str(folder)!r:.200} cannot be read: {failed!s:.200}",
             "audit it in a session with lowmark.audit_table.",
         ) from failed
+    features = set(table.protocol().reader_features or ())
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        features.add("columnMapping")  # version 2 of the protocol lists no features
     for feature, why in _UNREAD.items():
-        if feature in (table.protocol().reader_features or ()):
+        if feature in features:
             raise AuditImpossible(
                 f"the Delta table {str(folder)!r:.200} uses {feature}: {why}",
                 "audit it in a session with lowmark.audit_table.",

@@ -358,6 +358,26 @@ def test_a_delta_table_whose_files_are_not_its_rows_is_refused(tmp_path: Path, f
     assert "cannot be read" in err
 
 
+def test_a_delta_table_of_version_2_that_maps_columns_is_refused(tmp_path: Path) -> None:
+    """Its column "at" has been renamed, and another one has the name now."""
+    write_deltalake(tmp_path, pa.table({"at": timed(10), "new": timed(10)}))
+    log = tmp_path / "_delta_log" / "00000000000000000000.json"
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    [metadata] = [entry["metaData"] for entry in entries if "metaData" in entry]
+    fields = json.loads(metadata["schemaString"])["fields"]
+    for number, (field, name) in enumerate(zip(fields, ["old", "at"], strict=True), start=1):
+        field["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
+        field["name"] = name
+    metadata["schemaString"] = json.dumps({"type": "struct", "fields": fields})
+    metadata["configuration"] = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
+    protocol = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
+    entries = [protocol if "protocol" in entry else entry for entry in entries]
+    log.write_text("\n".join(map(json.dumps, entries)))
+    code, out, err = call("files", tmp_path, "--event-time", "at")
+    assert (code, out) == (2, "")
+    assert "uses columnMapping: its files name columns otherwise than the table" in err
+
+
 @pytest.mark.parametrize("name", ["{}", "file://{}", "../secret.parquet", "a/..%2F../secret.parquet", "link"])
 def test_a_delta_table_that_names_a_file_outside_of_its_folder_is_refused(tmp_path: Path, name: str) -> None:
     """As a clone does, and a log could that is meant to show a file of its reader."""
