@@ -15,7 +15,7 @@ import gzip
 import os
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -279,7 +279,7 @@ class FilesAudit:
         for batch in pieces:
             assert self.event_time is not None, "settled with the columns"
 
-            def column(name: str, batch: pa.RecordBatch = batch) -> pa.Array[Any]:
+            def column(name: str, batch: pa.RecordBatch = batch) -> Any:
                 if name in folders:
                     return pa.array([folders[name]] * batch.num_rows, pa.string())
                 return _spelled(batch.column(name))
@@ -291,6 +291,7 @@ class FilesAudit:
         if self.event_time is None:
             raise AuditImpossible("JSON files have no columns of times", "name the field: --event-time '$.paid_at'.")
         path = json_path(self.event_time)
+        self._choose_split(folders)
         with gzip.open(file) if file.suffix.lower() == GZIP else file.open("rb") as opened:
             for piece in _lines(opened):
                 rows = [line for line in piece if line.strip()]
@@ -311,6 +312,10 @@ class FilesAudit:
         self._split_fields |= {name for name, column in told if any(value is not None for value in column)}
         return _split_names(columns) if columns else None
 
+    def _choose_split(self, known: Collection[str]) -> None:
+        if not self.split and set(_BRONZE) <= set(known):
+            self.split = _BRONZE
+
     def _columns(self, file: _File, schema: pa.Schema, folders: Mapping[str, str | None]) -> list[str]:
         """Return the columns to read from a file, without those in folder names. The first file decides the choice.
 
@@ -329,8 +334,7 @@ class FilesAudit:
                 )
             self.event_time = "timestamp" if "timestamp" in times else times[0]
         known = [*schema.names, *folders]
-        if not self.split and set(_BRONZE) <= set(known):
-            self.split = _BRONZE
+        self._choose_split(known)
         wanted = [self.event_time, *self.split]
         for name in wanted:
             twice = name not in folders and schema.names.count(name) > 1

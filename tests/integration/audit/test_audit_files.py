@@ -205,6 +205,14 @@ def test_the_event_time_may_stand_in_the_name_of_a_folder(tmp_path: Path, suffix
     assert found.rows == 6
 
 
+@pytest.mark.parametrize("suffix", ["json", "csv"])
+def test_topic_and_partition_in_the_names_of_folders_tell_the_split(tmp_path: Path, suffix: str) -> None:
+    row = "1700000000"
+    text = f'{{"at": {row}}}\n' if suffix == "json" else f"at\n{row}\n"
+    write(tmp_path, {f"topic=orders/partition={at % 2}/{at}.{suffix}": text for at in range(4)})
+    assert {split.name: split.profile.rows for split in audited(tmp_path).splits} == {"orders/0": 2, "orders/1": 2}
+
+
 def test_a_value_in_quotes_may_have_line_breaks_in_a_csv_larger_than_a_block(tmp_path: Path) -> None:
     value = "a line\n" * 60_000
     write(tmp_path, {"a.csv": "at,text\n" + "".join(f'{START_S + n},"{value}"\n' for n in range(7))})
