@@ -22,18 +22,19 @@ _CHECK = "spark.sql.streaming.stateStore.stateSchemaCheck"
 
 
 def take_over_state(query: JavaObject, files: FarewellFiles) -> None:
-    """Switch off the comparison of state schemas if a query with a heartbeat joins streams on an adopted checkpoint.
+    """Switch off the comparison of state schemas if a heartbeat lets more columns be null on an adopted checkpoint.
 
     A checkpoint records which columns of the state may be null, and Spark refuses a query in which more columns may be
-    null. In a native join the event time is never null, because the join puts `ts IS NOT NULL` above the watermark. In
-    a wrapped query the same filter goes below the union with the heartbeat, so above the union the optimizer loses this
-    fact. Both store rows of state alike. Spark still compares all other queries, because this keeps a changed query off
-    unreadable state. The way back needs nothing: a column may be null in the state although it never is in the query.
+    null. Above the union with the heartbeat every column may be null. In a native join the event time is never null
+    either, because the join puts `ts IS NOT NULL` above the watermark. In a wrapped query the same filter goes below
+    the union, so above the union the optimizer loses this fact. Both store rows of state alike. Spark still compares
+    all other queries, because this keeps a changed query off unreadable state. The way back needs nothing: a column may
+    be null in the state although it never is in the query.
 
     Source: `StateSchemaCompatibilityChecker`.
     """
     execution = query.streamingQuery()
-    if logical_plan.joins_streams(execution.analyzedPlan()) and files.may_be_native():
+    if logical_plan.may_be_null_only_here(execution.analyzedPlan()) and files.may_be_native():
         # This session belongs to the query alone, and plans its batches.
         execution.sparkSessionForStream().conf().set(_CHECK, "false")
         log.debug("query %s: its state may be a native query's, so Spark does not compare schemas", query.id())

@@ -6,6 +6,7 @@ without the package: a class that moves keeps its node name, and a renamed class
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
 WATERMARK_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+_MEASURES = frozenset({"CollectMetrics", "MapInArrow"})
+"""The nodes that measure the rows of a wrapped stream: in the JVM, in Python."""
 ROW_BY_ROW = frozenset({"Project", "SubqueryAlias"})
 """The nodes out of which every row of their children comes."""
 
@@ -58,12 +61,17 @@ def has_watermark(plan: JavaObject) -> bool:
     return any(node.nodeName() == "EventTimeWatermark" for node in nodes(plan))
 
 
-def joins_streams(plan: JavaObject) -> bool:
-    """Whether two streams are joined somewhere in the plan."""
-    return any(
-        node.nodeName() == "Join" and all(child.isStreaming() for child in items(node.children()))
-        for node in nodes(plan)
-    )
+def may_be_null_only_here(plan: JavaObject) -> bool:
+    """Whether columns of the state may be null beside a heartbeat that are never null in the native query.
+
+    These are columns that are never null before `wrap`, and the event time of two streams that are joined.
+    """
+    for rows, _ in _wrapped(plan):  # above the measurement stand the columns that lowmark adds
+        measured = next((node for node in nodes(rows) if node.nodeName() in _MEASURES), None)
+        if measured is not None and any(map(_is_never_null, nodes(measured))):
+            return True
+    joins = (node for node in nodes(plan) if node.nodeName() == "Join")
+    return any(all(child.isStreaming() for child in items(node.children())) for node in joins)
 
 
 def heartbeats(plan: JavaObject) -> list[tuple[str, list[int]]]:
@@ -110,13 +118,10 @@ def stream_sources(plan: JavaObject) -> dict[int, list[int]]:
     source that is used again keeps the number of its first place.
     """
     sources = _sources(plan)
-    found: dict[int, list[int]] = {}
-    for node in nodes(plan):
-        if node.nodeName() == "Union":
-            rows, *others = (_streaming_leaves(child) for child in items(node.children()))
-            if len(others) == 1 and len(others[0]) == 1 and _reads(others[0][0], FORMAT):
-                found[_place(others[0][0], sources)] = sorted({_place(leaf, sources) for leaf in rows})
-    return found
+    return {
+        _place(heartbeat, sources): sorted({_place(leaf, sources) for leaf in _streaming_leaves(rows)})
+        for rows, heartbeat in _wrapped(plan)
+    }
 
 
 def fault_of(*, stacked: bool, watermarks: int, policy: str | None) -> str | None:
@@ -141,6 +146,21 @@ def fault_of(*, stacked: bool, watermarks: int, policy: str | None) -> str | Non
 def items(seq: Any) -> list[JavaObject]:
     """Return the elements of a Scala sequence."""
     return [seq.apply(i) for i in range(seq.size())]
+
+
+def _wrapped(plan: JavaObject) -> Iterator[tuple[JavaObject, JavaObject]]:
+    """Yield the rows of each wrapped stream, and its heartbeat: the only two children of one union."""
+    for node in nodes(plan):
+        if node.nodeName() == "Union":
+            rows, *others = items(node.children())
+            leaves = _streaming_leaves(others[0]) if len(others) == 1 else []
+            if len(leaves) == 1 and _reads(leaves[0], FORMAT):
+                yield rows, leaves[0]
+
+
+def _is_never_null(node: JavaObject) -> bool:
+    """Whether a column of a node is never null."""
+    return any(not field["nullable"] for field in json.loads(node.schema().json())["fields"])
 
 
 def _reads(leaf: JavaObject, source: str) -> bool:

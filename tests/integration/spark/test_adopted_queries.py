@@ -19,6 +19,7 @@ import pyspark
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable
+from lowmark.integration.spark import logical_plan
 from lowmark.integration.spark.adoption import adopt, leave
 from lowmark.integration.spark.checkpoint_store import HadoopStore, LocalStore, open_store
 from lowmark.integration.spark.offset_log import EVOLUTION
@@ -207,6 +208,25 @@ def test_a_join_in_turns(spark: SparkSession, tmp_path: Path, checkpoint: str, s
     pairs = [(a, b) for a in [*COUNTED, *END] for b in [*COUNTED, *END] if a[0] == b[0] and 0 <= b[2] - a[2] <= 5]
     assert sorted(rows) == sorted((a[1], b[1]) for a, b in pairs)
     assert read == 2 * (len(COUNTED) + len(END))
+
+
+def test_a_key_that_is_never_null_is_taken_over(spark: SparkSession, feed: Feed, checkpoint: str) -> None:
+    """Beside the heartbeat it may be null, and Spark refused the state: STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE."""
+
+    def never_null() -> DataFrame:
+        return feed.df.withColumn("split", F.coalesce("split", F.lit("none")))
+
+    ran = run(counted_windows(native(never_null())), feed, [[("fast", 1, 101), ("slow", 2, 102)]], checkpoint)
+    ran.query.stop()
+    adopt(checkpoint, "orders", stopped=True)
+    with LowWatermarkService(spark) as service:
+        batches: list[list[Row]] = [[("fast", v, at), ("slow", v, at)] for v, at in ((3, 103), (4, 300), (5, 400))]
+        ran = run(counted_windows(wrapped(service, never_null())), feed, batches, checkpoint)
+        ran.query.stop()
+        others = service.wrap(feed.df, name="others", event_time="ts", split="split", late="is_late")
+        plan = counted_windows(others)._jdf.queryExecution().analyzed()
+        assert not logical_plan.may_be_null_only_here(plan), "Spark compares the state of all others"
+    assert sorted(row for row in ran.rows if row[0] == 100) == [(100.0, "fast", 2), (100.0, "slow", 2)]
 
 
 def test_a_file_that_is_no_text_is_none_for_hadoop_either(spark: SparkSession, tmp_path: Path) -> None:
