@@ -99,7 +99,14 @@ def complete_until(low_us: int | None, in_force_us: int | None, *, with_state: b
 
 def completions(checkpoint: str | os.PathLike[str], *, spark: SparkSession | None = None) -> list[Completion]:
     """Return the `Completion` of each of the query's streams, sorted by name."""
-    return of_files(_files_of(os.fspath(checkpoint), spark))
+    files = _files_of(os.fspath(checkpoint), spark)
+    if found := of_files(files):
+        return found
+    raise CheckpointUnreadable(
+        files.root,
+        "it is of a query without lowmark, whose watermark does not say how far its splits are read",
+        "pass the checkpoint of a wrapped query; `lowmark adopt` makes one of it.",
+    )
 
 
 def _files_of(place: str, spark: SparkSession | None) -> CheckpointFiles:
@@ -118,7 +125,7 @@ def _files_of(place: str, spark: SparkSession | None) -> CheckpointFiles:
 
 
 def of_files(files: CheckpointFiles) -> list[Completion]:
-    """Return the same as `completions`, from a checkpoint that is open."""
+    """Return the same as `completions`, from a checkpoint that is open; nothing of a query without lowmark."""
     # The commits first: a committed batch is planned, and its state is there.
     committed = batches(files, "commits")
     planned = all_planned(files)
@@ -128,12 +135,6 @@ def of_files(files: CheckpointFiles) -> list[Completion]:
         heartbeats = sorted(entry.heartbeats.values(), key=lambda offset: offset.stream)
     except UnreadableHeartbeat as unreadable:
         raise CheckpointUnreadable(files.root, str(unreadable), "use the lowmark that wrote it.") from unreadable
-    if not heartbeats:
-        raise CheckpointUnreadable(
-            files.root,
-            "it is of a query without lowmark, whose watermark does not say how far its splits are read",
-            "pass the checkpoint of a wrapped query; `lowmark adopt` makes one of it.",
-        )
     with_state = bool(files.names("state"))
     in_force_us = None if entry.watermark_ms is None else entry.watermark_ms * 1_000
     age_seconds = files.age_seconds(f"offsets/{planned[0]}" if done is None else f"commits/{done}") or 0.0

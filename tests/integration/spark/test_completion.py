@@ -161,6 +161,14 @@ def no_text(folder: Path) -> None:
     (folder / "offsets/0").write_bytes(b"\xff\xfe")
 
 
+def test_a_marking_begins_on_a_native_checkpoint_whose_sources_have_names(tmp_path: Path) -> None:
+    """`wrap` goes on from it without `adopt`; the query was refused at each start, with a hint to adopt it."""
+    native(tmp_path / "cp")
+    files = FarewellFiles(None, str(tmp_path / "cp"))  # type: ignore[arg-type]  # the store below needs no session
+    vars(files)["_opened"] = LocalStore(tmp_path / "cp")
+    assert files.newest_commit() == (0, None)
+
+
 @pytest.mark.parametrize(
     ("make", "why"),
     [
