@@ -197,9 +197,10 @@ class Marking:
         with self._changed:
             if self._partitions.begins_with_a_gap(progress.batch_id):
                 log.warning(
-                    'stream "%s": the reports of its first batches were lost in a crash. A partition that is older '
-                    "than all that come now may have rows and is not marked done",
+                    'stream "%s": nothing tells which rows came before batch %d. A partition that is older than all '
+                    "that come now may have rows and is not marked done",
                     self.stream,
+                    progress.batch_id,
                 )
             rows = self._rows(metric, progress.batch_id)
             if rows is None and not with_state and progress.num_input_rows == 0:

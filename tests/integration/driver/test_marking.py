@@ -58,7 +58,10 @@ def test_a_row_of_before_the_year_1_does_not_end_the_marks_of_all_other_hours() 
     assert marked == ["hour=01"]
 
 
-def test_a_marking_of_a_query_that_ran_without_a_low_watermark_knows_that_hours_may_have_rows() -> None:
+def test_a_marking_of_a_query_that_ran_without_a_low_watermark_knows_that_hours_may_have_rows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As after `adopt`; the log must not speak of a crash."""
     marked, are_marked = list[tuple[str, bool]](), threading.Event()
 
     def act(partition: DonePartition) -> None:
@@ -72,6 +75,7 @@ def test_a_marking_of_a_query_that_ran_without_a_low_watermark_knows_that_hours_
     are_marked.wait(2)
     marking.stop()
     assert marked == [("hour=03", True), ("hour=04", False)]
+    assert 'stream "orders": nothing tells which rows came before batch 6. A partition that is older' in caplog.text
 
 
 def test_a_query_of_an_earlier_mark_done_is_refused_because_the_later_one_would_mark_another_table() -> None:
