@@ -184,7 +184,7 @@ class _Checkpoint:
 
     def run(self, streams: Mapping[str, Sequence[int] | None] | None) -> Adoption:
         number, last = self._changes.last()
-        if last is not None and not last.done and self._stands(number, last):
+        if last is not None and not last.done and self._has_begun(number, last):
             return self._go_on(number, last)
         entries = self._read_entries()
         why_not_yet = self._check_stopped()
@@ -322,6 +322,11 @@ class _Checkpoint:
                 f"stop it, and put offsets/{changed[0]} back by hand: {CHANGES}/{number}.json has it as it was.",
             )
         return False
+
+    def _has_begun(self, number: int, last: Change) -> bool:
+        """Whether it was stopped in the middle; before its first step, a query may have been started again."""
+        newest = last.entries[0]
+        return self._stands(number, last) and self._read(f"offsets/{newest.name}") != newest.before
 
     def _check_stopped(self) -> str | None:
         """Refuse if a query seems to run; a dry run returns the reason instead."""

@@ -666,6 +666,22 @@ def test_a_change_that_never_began_does_not_touch_what_came_after_it(native: Pat
     assert (native / "lowmark/changes/2.json").exists()
 
 
+def test_a_change_that_never_began_looks_for_a_running_query_once_more(native: Path) -> None:
+    """The command was killed after it had written down its plan only; then the query was started again."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(adoption._Checkpoint, "_at_work", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            adopt(native, "orders")
+    before = contents(native)
+    os.utime(native / "commits/4")
+    runs = r"its log was written 0 seconds ago, so a query may still run on it"
+    with pytest.raises(AdoptionRefused, match=runs):
+        adopt(native, "orders")
+    with pytest.raises(AdoptionRefused, match=runs):
+        leave(native)
+    assert contents(native) == before
+
+
 @pytest.mark.parametrize("undo", [False, True])
 def test_an_entry_that_was_being_written_is_one_of_the_change(native: Path, undo: bool) -> None:
     """On ABFS an overwritten file is empty until the write is complete."""
