@@ -330,11 +330,12 @@ class HadoopStore:
                 return
             if self._renames_over is not None:  # an atomic rename leaves no half, so the target is someone else's
                 raise OSError(f"{new} is there already")
-            # Here a rename is a copy that may have been cut short, so move the files that are left.
+            # Here a rename is a copy that may have been cut short, so move the files that are left, in folders, too.
             for status in self._files.listStatus(old):
-                moved = self._path(f"{target}/{status.getPath().getName()}")
-                self._files.delete(moved, True)
-                self._rename(status.getPath(), moved)
+                name = status.getPath().getName()
+                if status.isFile():
+                    self._files.delete(self._path(f"{target}/{name}"), True)
+                self.move(f"{source}/{name}", f"{target}/{name}")
             self._files.delete(old, True)
 
     def _rename(self, old: JavaObject, new: JavaObject) -> None:

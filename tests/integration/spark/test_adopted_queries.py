@@ -384,6 +384,21 @@ def test_through_a_session_an_entry_is_replaced_in_one_step(spark: SparkSession,
     assert not entry.with_name(".5.crc").exists(), "Hadoop would refuse the file beside its old checksum"
 
 
+def test_where_a_rename_is_a_copy_a_move_that_was_cut_short_loses_no_file_of_a_folder(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The log of a schema, or of shards, is a folder inside the folder of its source."""
+    there = {"0": "offsets", "shards/1": "one", "shards/2": "two", "schema/0/a": "a"}
+    for half, names in {"1": ["0", "shards/2", "schema/0/a"], "2": ["0", "shards/1", "shards/2"]}.items():
+        for name in names:
+            file = tmp_path / "sources" / half / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(there[name])
+    HadoopStore(spark, str(tmp_path)).move("sources/1", "sources/2")
+    found = (file for file in (tmp_path / "sources").rglob("*") if file.is_file())
+    assert {str(file.relative_to(tmp_path / "sources/2")): file.read_text() for file in found} == there
+
+
 @pytest.mark.timeout(60)  # a pipe that waits for its other end hangs
 @pytest.mark.parametrize("kind", KINDS)
 def test_through_a_session_a_link_or_a_pipe_in_a_checkpoint_is_refused(
