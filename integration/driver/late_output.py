@@ -14,6 +14,7 @@ from lowmark.integration.errors import WrapRefused
 from lowmark.integration.process.arrow_files import file_system
 from lowmark.integration.spark.checkpoint_store import is_elsewhere, local_path
 from lowmark.integration.spark.late import ALLOWS_MULTIPLE
+from lowmark.integration.spark.offset_log import EVOLUTION
 from lowmark.integration.spark.sessions import session_of
 from lowmark.integration.spark.versions import check_arrow
 from lowmark.integration.transport import late
@@ -135,6 +136,12 @@ def _check_rows_of_files(df: DataFrame, name: str, strategy: WatermarkStrategy) 
             name,
             "late_to reads the source beside the timestamp assigner, so it does not know the assigned times",
             "make the event time a column before wrapping, and leave the assigner out.",
+        )
+    if df.sparkSession.conf.get(EVOLUTION, "false") == "true":
+        raise WrapRefused(
+            name,
+            f"late_to reads the source of its stream twice, and with {EVOLUTION} Spark takes each named source once",
+            'leave late_to out; late="is_late" marks the same rows.',
         )
     for added in _known_already(df, [UNTIL, WATERMARK, LATE_BY]):
         fact = f'late_to adds a column "{added}" to its files, and the rows have one'

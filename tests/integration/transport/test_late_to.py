@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import WrapRefused
+from lowmark.integration.spark.offset_log import EVOLUTION
 from lowmark.integration.transport.late_files import file_name
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.moment import us_of
@@ -28,7 +29,7 @@ from tests.integration.transport.test_late import (
     random_batches,
     same_time,
 )
-from tests.sparks import settings
+from tests.sparks import settings, since
 
 WINDOW = "window(ts, '10 seconds').end"
 COLUMNS = ["split", "v", "ts", "until", "watermark", "late_by_us"]
@@ -267,6 +268,16 @@ def test_a_column_of_the_files_that_exists_already_is_refused(service: LowWaterm
     df = feed.df.withColumn("Until", F.lit(1))
     with pytest.raises(WrapRefused, match='late_to adds a column "until" to its files, and the rows have one'):
         service.wrap(df, name="orders", event_time="ts", split="split", late_to="/late")
+
+
+@since("4.2", "named sources")
+def test_named_sources_are_refused_because_spark_takes_each_once(service: LowWatermarkService, feed: Feed) -> None:
+    """The query ended with DUPLICATE_SOURCE_NAMES, though its user had named one source."""
+    reader: Any = feed.spark.readStream
+    with settings(feed.spark, {EVOLUTION: "true"}):
+        df = reader.name("orders").schema(feed.schema).json(str(feed.folder))
+        with pytest.raises(WrapRefused, match=r"reads the source of its stream twice, .*enableSourceEvolution Spark"):
+            service.wrap(df, name="orders", event_time="ts", split="split", late_to="/late")
 
 
 def wrapped(service: LowWatermarkService, feed: Feed, folder: Path | None, **arguments: Any) -> DataFrame:
