@@ -129,10 +129,25 @@ class ConnectQuery:
 
 
 def progress_of(told: Any) -> Progress:
-    """Return a client's `StreamingQueryProgress`, typed. The one that a query remembers lacks the sum of its rows."""
-    fields = json.loads(told.json)
+    """Return a client's `StreamingQueryProgress`, typed.
+
+    The one that a query remembers lacks the sum of its rows, and has its metrics as values beside their schema.
+    """
+    fields = _by_name(json.loads(told.json))
     fields.setdefault("numInputRows", sum(source["numInputRows"] for source in fields["sources"]))
     return Progress.from_json(json.dumps(fields))
+
+
+def _by_name(value: Any) -> Any:
+    """Return JSON with each row of Spark, {"values": ..., "schema": ...}, as an object."""
+    match value:
+        case {"values": [*values], "schema": {"fields": [*columns]}}:
+            return {column["name"]: _by_name(each) for column, each in zip(columns, values, strict=True)}
+        case dict():
+            return {name: _by_name(each) for name, each in value.items()}
+        case list():
+            return [_by_name(each) for each in value]
+    return value
 
 
 class ClientEvent:

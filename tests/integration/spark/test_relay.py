@@ -13,7 +13,7 @@ from lowmark.integration.driver.desks import Desks
 from lowmark.integration.spark import connect, relay
 from lowmark.integration.spark.client_checkpoint import ClientCheckpoint
 from lowmark.integration.spark.connect import ConnectSession
-from lowmark.integration.spark.connect_query import ClientEvent, ConnectQuery
+from lowmark.integration.spark.connect_query import ClientEvent, ConnectQuery, progress_of
 from lowmark.integration.spark.relay import Answer
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
@@ -169,6 +169,23 @@ def test_batches_of_a_break_are_taken_before_a_later_one_that_the_listener_tells
     client.relay.close()
     assert [progress.batch_id for progress in client.query.history()] == [0, 1, 2]
     assert client.told[-1].batches == 3
+
+
+def test_a_batch_that_a_query_remembers_has_the_measurements_that_the_listener_would_have_told() -> None:
+    """Otherwise a query would end with the batches of a break, because their reports could not be read."""
+
+    def row(**values: object) -> dict[str, Any]:
+        return {
+            "values": [*values.values()],
+            "schema": {"type": "struct", "fields": [{"name": each} for each in values]},
+        }
+
+    told = batch(0)
+    fields = json.loads(told.json)
+    fields["observedMetrics"] = {"lowmark:s": row(latest="AgMJ", rows=2, names=[row(topic="a", partition=None)])}
+    told.json = json.dumps(fields)
+    names = [{"topic": "a", "partition": None}]
+    assert progress_of(told).observed_metrics == {"lowmark:s": {"latest": "AgMJ", "rows": 2, "names": names}}
 
 
 def test_a_reader_whose_first_question_failed_begins_with_a_later_batch(caplog: pytest.LogCaptureFixture) -> None:
