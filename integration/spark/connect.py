@@ -146,9 +146,11 @@ class ConnectSession:
 
     def _add(self, listener: QueryEvents) -> bool:
         """Listen to the session's queries, and return whether it worked."""
-        # Spark sends what Python processes have counted with the answer to the next command. The bus of listeners takes
-        # it for an error and ends, so another command goes before.
-        self.spark.streams.active  # noqa: B018
+        if not self.spark.streams._sqlb._listener_bus:
+            # The server never answers while the session has a listener of before: of a client that was killed, or of a
+            # bus that an error ended. Spark sends what Python processes have counted with the answer to the next
+            # command. The bus of listeners takes it for an error and ends, so another command goes before anyway.
+            self._remove_from_server()
         self.spark.streams.addListener(listener)
         return self._hears(listener)
 
@@ -234,6 +236,15 @@ class ConnectSession:
             bus.remove(self._listener)
             return
         # SPARK-59623: the bus would hold its lock while it waits for its thread, and the next event needs the lock.
+        self._remove_from_server()
+        if bus._execution_thread is not None:
+            bus._execution_thread.join(END_SECONDS)
+        with bus._lock:
+            bus._listener_bus.remove(self._listener)
+            bus._execution_thread = None
+
+    def _remove_from_server(self) -> None:
+        """Remove the session's listener from the server, if the server has one."""
         from pyspark.sql.connect.proto import Command, StreamingQueryListenerBusCommand
 
         command = Command()
@@ -241,11 +252,6 @@ class ConnectSession:
             StreamingQueryListenerBusCommand(remove_listener_bus_listener=True)
         )
         self.spark.client.execute_command(command)
-        if bus._execution_thread is not None:
-            bus._execution_thread.join(END_SECONDS)
-        with bus._lock:
-            bus._listener_bus.remove(self._listener)
-            bus._execution_thread = None
 
     def _program_is_over(self) -> bool:
         """Whether only Spark's thread of events keeps this process alive: it is no daemon, so Python waits for it."""

@@ -115,14 +115,14 @@ class Client:
 def test_a_session_that_cannot_listen_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "register_class", lambda *_: None)
 
-    class Gone:
-        @property
-        def active(self) -> list[Any]:
-            raise OSError("the server is gone")
+    def gone(_: object) -> None:
+        raise OSError("the server is gone")
 
+    streams = SimpleNamespace(_sqlb=SimpleNamespace(_listener_bus=[]))
     analyzed = SimpleNamespace(schema=None)
     read = SimpleNamespace(format=lambda _: SimpleNamespace(load=lambda: analyzed))
-    spark: Any = SimpleNamespace(version="4.2.0", is_stopped=False, streams=Gone(), read=read)
+    spark: Any = SimpleNamespace(version="4.2.0", is_stopped=False, streams=streams, read=read)
+    spark.client = SimpleNamespace(execute_command=gone)
     session = ConnectSession(spark)
     unused: Any = None
     with pytest.raises(OSError, match="the server is gone"):
@@ -268,16 +268,16 @@ def test_a_server_that_is_slow_when_a_client_begins_to_listen_tells_it_each_even
     class Streams:
         _sqlb = SimpleNamespace(_listener_bus=list[Any]())
 
-        @property
-        def active(self) -> None:
-            asked.append("active")
-            assert len(asked) > 1 or answers.wait(30)
-
         def addListener(self, listener: object) -> None:
             self._sqlb._listener_bus.append(listener)
 
+    def ask(_: object) -> None:
+        asked.append("remove")
+        assert len(asked) > 1 or answers.wait(30)
+
     read = SimpleNamespace(format=lambda _: SimpleNamespace(load=lambda: SimpleNamespace(schema=None)))
     spark: Any = SimpleNamespace(version="4.2.0", is_stopped=False, streams=Streams(), read=read)
+    spark.client = SimpleNamespace(execute_command=ask)
     spark.dataSource, spark.sparkContext = SimpleNamespace(register=lambda _: None), SimpleNamespace(environment={})
     session = ConnectSession(spark)
     monkeypatch.setattr(session, "_program_is_over", lambda: looks.append("over"))
@@ -293,6 +293,23 @@ def test_a_server_that_is_slow_when_a_client_begins_to_listen_tells_it_each_even
     assert len(Streams._sqlb._listener_bus) == 1
 
 
+def test_a_session_is_listened_to_though_its_server_has_a_listener_of_before() -> None:
+    """Spark's server never answers a second listener of a session, of a killed client or of a bus that has ended."""
+    at_server, bus = ["of before"], list[Any]()
+
+    def add(listener: object) -> None:
+        assert at_server == [], "the server would never answer"
+        at_server.append("new")
+        bus.append(listener)
+
+    session = ConnectSession(cast("Any", SimpleNamespace()))
+    session.spark.streams = SimpleNamespace(_sqlb=SimpleNamespace(_listener_bus=bus), addListener=add, active=[])
+    session.spark.client = SimpleNamespace(execute_command=lambda _: at_server.clear())
+    listener: Any = object()
+    assert session._add(listener)
+    assert (at_server, bus) == (["new"], [listener])
+
+
 def test_a_server_that_does_not_answer_while_the_client_listens_again_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "_LONG_SECONDS", 1e-6)
     hangs, answers = threading.Event(), threading.Event()
@@ -300,17 +317,17 @@ def test_a_server_that_does_not_answer_while_the_client_listens_again_is_named(m
     class Streams:
         _sqlb = SimpleNamespace(_listener_bus=[], _execution_thread=None)
 
-        @property
-        def active(self) -> None:
-            hangs.set()
-            assert answers.wait(30)
-
         def addListener(self, listener: object) -> None:
             self._sqlb._listener_bus.append(listener)
 
+    def hang(_: object) -> None:
+        hangs.set()
+        assert answers.wait(30)
+
     client = Client([])
     client.looked.set()
-    client.session.spark = cast("Any", SimpleNamespace(streams=Streams(), is_stopped=False))
+    server = SimpleNamespace(execute_command=hang)
+    client.session.spark = cast("Any", SimpleNamespace(streams=Streams(), client=server, is_stopped=False))
     client.session._listener = cast("Any", object())
     listens = Worker("listens", client.session._listen_again)
     listens.start()
