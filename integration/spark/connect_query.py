@@ -131,7 +131,7 @@ class ConnectQuery:
 def progress_of(told: Any) -> Progress:
     """Return a client's `StreamingQueryProgress`, typed.
 
-    The one that a query remembers lacks the sum of its rows, and has its metrics as values beside their schema.
+    A progress that a query remembers lacks the sum of the rows, and each metric in it is values beside a schema.
     """
     fields = _by_name(json.loads(told.json))
     fields.setdefault("numInputRows", sum(source["numInputRows"] for source in fields["sources"]))

@@ -129,7 +129,7 @@ def test_a_process_that_is_killed_while_it_makes_the_database_leaves_no_empty_on
 
 
 def test_of_two_that_make_the_database_at_once_one_has_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither process had the journal, because each process removed the file of the other."""
+    """Both processes had no journal, because each process removed the file of the other process."""
     connect, other = sqlite3.connect, list[Journal]()
 
     def late(database: Path, **options: Any) -> sqlite3.Connection:
