@@ -68,7 +68,7 @@ def may_be_null_only_here(plan: JavaObject) -> bool:
     """
     for rows, _ in _wrapped(plan):  # above the measurement stand the columns that lowmark adds
         measured = next((node for node in nodes(rows) if node.nodeName() in _MEASURES), None)
-        if measured is not None and any(map(_is_never_null, nodes(measured))):
+        if measured is not None and any(map(_has_non_nullable, nodes(measured))):
             return True
     joins = (node for node in nodes(plan) if node.nodeName() == "Join")
     return any(all(child.isStreaming() for child in items(node.children())) for node in joins)
@@ -158,7 +158,7 @@ def _wrapped(plan: JavaObject) -> Iterator[tuple[JavaObject, JavaObject]]:
                 yield rows, leaves[0]
 
 
-def _is_never_null(node: JavaObject) -> bool:
+def _has_non_nullable(node: JavaObject) -> bool:
     """Whether a column of a node is never null."""
     return any(not field["nullable"] for field in json.loads(node.schema().json())["fields"])
 
