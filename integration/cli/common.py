@@ -43,19 +43,15 @@ def until_ended() -> Iterator[Callable[[float | None], bool]]:
     threading.Event would wait for its own lock for ever if its handler ran inside its wait; a SimpleQueue may be put
     to at any time.
     """
+    told: SimpleQueue[int] = SimpleQueue()
     came: list[int] = []
-    woken: SimpleQueue[None] = SimpleQueue()
-
-    def end(number: int, _frame: object) -> None:
-        came.append(number)
-        woken.put(None)
 
     def ended(seconds: float | None) -> bool:
         with suppress(Empty):
-            woken.get(timeout=seconds)
+            came.append(told.get(timeout=seconds))
         return bool(came)
 
-    with on_signals([signal.SIGINT, signal.SIGTERM], end):
+    with on_signals([signal.SIGINT, signal.SIGTERM], lambda number, _frame: told.put(number)):
         yield ended
     raise Terminated if came[:1] == [signal.SIGTERM] else KeyboardInterrupt
 

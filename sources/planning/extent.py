@@ -88,13 +88,9 @@ class Extent(Generic[SplitT]):
         They are to be read further, or a split that is to be read further waits for them, because it carries them on.
         """
         silent = {name for name, why in plan.without_rows.items() if why is NoRowsReason.NOT_REACHABLE}
-        parents = {split.split_id: split.parents for split in splits} if silent else {}
         needed = self.unfinished(splits)
-        ahead = list(needed)
-        while ahead:
-            further = set(parents.get(ahead.pop(), ())) - needed
-            needed |= further
-            ahead += further
+        while ahead := {parent for split in splits if split.split_id in needed for parent in split.parents} - needed:
+            needed |= ahead
         return sorted(self._unaimed | silent & needed)
 
     def unfinished(self, splits: Sequence[SplitT]) -> set[str]:
