@@ -160,6 +160,10 @@ class SourceCoordinatorContext(Generic[SplitT]):
         self._closed = True
         self._notifier.close()
 
+    def oldest_call(self) -> tuple[int, str] | None:
+        """See `ExecutorNotifier.oldest_call`."""
+        return self._notifier.oldest_call()
+
     def _post(self, action: str, work: Callable[[], None]) -> None:
         def unless_closed() -> None:
             if not self._closed:

@@ -251,6 +251,16 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         }
         return dict(sorted((self._metrics.values() | own).items()))
 
+    def slow_call(self) -> tuple[int, str] | None:
+        """Return how long a call of the enumerator has been running, in microseconds, and its name.
+
+        None: no call has run for longer than the coordinator's timeout. Never waits for the enumerator.
+        """
+        oldest = None if self._context is None else self._context.oldest_call()
+        if oldest is None or (ran_us := self._clock.now_us() - oldest[0]) <= self._timeout_seconds * 1_000_000:
+            return None
+        return ran_us, oldest[1]
+
     # -- handing over
 
     def _check(self, action: str) -> None:

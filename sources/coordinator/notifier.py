@@ -211,7 +211,8 @@ class ExecutorNotifier:
         self._workers = ActionQueue(
             name, clock=clock, threads=_CALLS_AT_ONCE, uncaught=self._lose, died=partial(self._lose, "run calls")
         )
-        self._running: dict[object, tuple[str, Callable[[None, BaseException], None]]] = {}  # work -> name, handler
+        # work -> when it began, its name, its handler
+        self._running: dict[object, tuple[int, str, Callable[[None, BaseException], None]]] = {}
         self._closed = False
 
     def notify_ready_async(
@@ -231,8 +232,8 @@ class ExecutorNotifier:
         def work() -> None:
             if self._closed:
                 return
-            self._running[work] = name, handler
             result, error, started_us = None, None, self._clock.now_us()
+            self._running[work] = started_us, name, handler
             try:
                 result = call()
             except BaseException as failed:  # noqa: BLE001  # the handler gets the error
@@ -248,6 +249,10 @@ class ExecutorNotifier:
 
         self._workers.post(name, work, due_us=self._clock.now_us() + initial_delay_us if initial_delay_us else None)
 
+    def oldest_call(self) -> tuple[int, str] | None:
+        """Return when the oldest running call began, and its name; None: no call runs."""
+        return min(((began_us, name) for began_us, name, _ in list(self._running.values())), default=None)
+
     def _lose(self, action: str, error: BaseException) -> None:
         """Fail on the coordinator's thread, which restores the enumerator, because a call ended without a result."""
 
@@ -262,7 +267,7 @@ class ExecutorNotifier:
         self._closed = True
         self._workers.close()
         abandoned, self._running = self._running, {}
-        for name, handler in abandoned.values():
+        for _, name, handler in abandoned.values():
             try:
                 handler(None, CallAbandoned(name))
             except BaseException:  # noqa: BLE001  # after the close no error may spread

@@ -10,7 +10,7 @@ from typing import Any, Generic
 
 from lowmark.sources.api import Source, SplitT
 from lowmark.sources.coordinator import SourceCoordinator
-from lowmark.watermark import LowmarkError
+from lowmark.watermark import LowmarkError, format_time_us
 
 from .offset import Placed
 from .options import PlanOptions
@@ -152,6 +152,14 @@ class Enumeration(Generic[SplitT]):
             self.coordinator.handle_splits_finished(placed.subtask, [placed.split.split_id])
         action = f"take the enumerator's snapshot for checkpoint {checkpoint}"
         return self.coordinator.wait(self.coordinator.checkpoint(checkpoint), action)
+
+    def trouble(self, now_us: int) -> str | None:
+        """Say which call has not returned for long, because no new split is found meanwhile; None: no call."""
+        slow = self.coordinator.slow_call()
+        if slow is None:
+            return None
+        began_us = (now_us - slow[0]) // 1_000_000 * 1_000_000  # in seconds, because the two clocks differ by less
+        return f"{slow[1]} has not returned since {format_time_us(began_us)}, so new splits are not found."
 
     def close(self) -> None:
         self.coordinator.close(min(_CLOSE_SECONDS, self._options.timeout_seconds))

@@ -37,7 +37,8 @@ class Planned:
     next_us: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     missing: str | None = None  # why there is no plan, and since when; completes "no split is known yet: "
-    trouble: str | None = None  # splits that cannot be read, since when and why; completes "waiting for the source: "
+    # What cannot be read or found, since when and why; completes "waiting for the source: ".
+    trouble: str | None = None
     complete: bool = False  # whether no other splits will come
 
 

@@ -331,7 +331,7 @@ class BatchPlanner(Generic[SplitT]):
             next_us=plan.next_us,
             metrics=added_up([metrics, present.extent.planner.metric_values()]),
             missing=self._telling.why_no_splits(looked=metrics.get("discoveries", 0) > 0),
-            trouble=present.extent.trouble(),
+            trouble=present.extent.trouble() or present.enumeration.trouble(self._now_us()),
             complete=present.enumeration.slots.complete,
         )
         self._telling.tell(planned)
