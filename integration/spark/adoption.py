@@ -150,6 +150,11 @@ def _names(checkpoint: object, streams: Streams | None) -> Mapping[str, Sequence
     elif isinstance(streams, str):
         given = {streams: None}
     elif isinstance(streams, Mapping):
+        untyped: Mapping[str, object] = streams
+        for name, numbers in untyped.items():
+            if isinstance(numbers, str) or not isinstance(numbers, Sequence | None):
+                why = f"the sources of {name} are {numbers!r}, and no list"
+                raise AdoptionRefused(str(checkpoint), why, "pass a list of numbers, such as [0].")
         given = streams
     else:
         given = dict.fromkeys(streams)

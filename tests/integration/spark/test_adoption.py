@@ -214,6 +214,8 @@ def test_named_sources_need_nothing(tmp_path: Path) -> None:
         ({"lines": ['{"a":1}', '{"b":1}']}, {"a": [0], "b": [0]}, r"source 0 is of two streams"),
         ({"lines": ['{"a":1}', '{"b":1}']}, {"a": [2]}, r"the sources of a are 2, and it has 0 to 1"),
         ({"lines": ["1", "2", "3"]}, {"a": [0, 2]}, r"the sources of a are 0, 2, .*sources that follow each other"),
+        ({}, {"a": 0}, r"the sources of a are 0, and no list. Hint: pass a list of numbers, such as \[0\]"),
+        ({}, {"a": "0"}, r"the sources of a are '0', and no list"),
         ({}, "", r"the name of a stream is empty"),
         ({}, "a\nb", r"the name of a stream holds .*one line"),
         ({}, None, r"it is not said what the stream is called. Hint: pass --stream NAME"),
