@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -110,7 +110,7 @@ def test_offsets_that_are_no_mapping_are_refused() -> None:
         KafkaOffsets.offsets(positions)
 
 
-@pytest.mark.parametrize("time", [2**63, "2026-01-01", datetime(2026, 1, 1, tzinfo=UTC), 1.5])
+@pytest.mark.parametrize("time", [2**63, "2026-01-01", datetime(2026, 1, 1, tzinfo=timezone.utc), 1.5])
 def test_a_time_that_is_no_number_of_microseconds_is_refused(time: Any) -> None:
     with pytest.raises(InvalidKafkaOption, match="timestamp: expected microseconds since the epoch"):
         KafkaOffsets.timestamp(time)
