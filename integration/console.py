@@ -7,6 +7,7 @@ terminal commands, line breaks, markup or emoji.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import traceback
@@ -32,7 +33,8 @@ class EscapingConsole(Console):
     """Escapes its whole output, strings with their line breaks; `print_lines` prints a text of several lines."""
 
     def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, markup=False, emoji=False)
+        unsized = os.environ.get("COLUMNS") == "0"  # as a terminal without a size says; rich would print nothing
+        super().__init__(stderr=stderr, markup=False, emoji=False, width=80 if unsized else None)
 
     def render_str(self, text: str, **how: Any) -> Text:
         """Render as rich does, but escape every string, in a table too, before its width is measured."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lowmark.integration.cli.show_coordinator import explanations, show_coordinator
-from lowmark.integration.console import EscapingConsole, Sheet, print_json, print_lines
+from lowmark.integration.console import EscapingConsole, Sheet, print_error, print_json, print_lines
 from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.messages import StatusAnswer
@@ -204,6 +204,16 @@ def test_the_command_that_forgets_a_task_reaches_the_coordinator_as_the_asker_di
         "lowmark", "forget", "--coordinator", "c.example:7461", "--tls-ca", "/my tls/ca.pem", "--token-file", "token",
         "--tls-cert", "cert.pem", "--tls-key", "key.pem", "job", "orders", "QUERY",
     ]  # fmt: skip
+
+
+def test_a_terminal_of_no_width_gets_all_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    print_lines("orders: moving")
+    print_error("no lowmark service runs here")
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("orders: moving\n", "lowmark: no lowmark service runs here\n")
 
 
 @pytest.mark.parametrize("group", [None, "european-settlement-streams-of-two"])
