@@ -32,13 +32,14 @@ def request(
     stream: str, split: str, *, idle: bool, until: str | dt.timedelta | dt.datetime | None = None
 ) -> MarkRequest:
     """Make the request of the person who runs this process; errors of `until` as in `LowWatermarkService.mark_idle`."""
+    splits = [str(split)]  # the number of a partition, too
     if isinstance(until, dt.datetime):
         if until.tzinfo is None:
             fact = f"until is {until.isoformat()}, a time without a zone"
             raise ByHandRefused(stream, fact, "add one, as datetime.now(timezone.utc) has it.")
-        return MarkRequest(stream, [split], user(), idle, until_us=us_of(until))
+        return MarkRequest(stream, splits, user(), idle, until_us=us_of(until))
     for_us = None if until is None else duration_us(until, what="until")
-    return MarkRequest(stream, [split], user(), idle, for_us=for_us)
+    return MarkRequest(stream, splits, user(), idle, for_us=for_us)
 
 
 class ByHand:

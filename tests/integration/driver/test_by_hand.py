@@ -122,6 +122,8 @@ def test_what_cannot_be_marked_is_refused_in_words(service: LowWatermarkService,
         service.mark_idle("orders", "b/55")
     with pytest.raises(ByHandRefused, match="among 2 known splits"):
         service.mark_active("orders", "zzz")
+    with pytest.raises(ByHandRefused, match="no split is named '5', among 2 known splits"):
+        service.mark_idle("orders", 5)  # type: ignore[arg-type]  # a partition's number is no name
     with pytest.raises(ByHandRefused, match='did you mean "orders"'):
         service.mark_idle("order", "b/5")
     with pytest.raises(ByHandRefused, match="without a zone"):

@@ -434,6 +434,8 @@ def test_an_unknown_stream(service: LowWatermarkService, feed: Feed) -> None:
     service.wrap(feed.df, **GOOD)
     with pytest.raises(UnknownStream, match=r'no stream "order"; there is "orders". Hint: did you'):
         service.status("order")
+    with pytest.raises(UnknownStream, match='no stream "3"; there is "orders"'):
+        service.status(3)  # type: ignore[arg-type]  # this is the fault
 
 
 def test_the_status_of_a_stream_that_no_query_reads(service: LowWatermarkService, feed: Feed) -> None:
