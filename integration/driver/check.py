@@ -66,6 +66,13 @@ def name(name: object) -> None:
         raise WrapRefused(f"{name[:80]}...", fact, 'pass a name such as name="orders".')
 
 
+def function(name: str, what: str, given: object) -> None:
+    """Raises `WrapRefused` for an object that cannot be called, such as the result of a function."""
+    if not callable(given):
+        fact = f"{what} is {given!r:.100}, expected a function"
+        raise WrapRefused(name, fact, "pass the function itself, not its result.")
+
+
 def strategy_of(name: str, strategy: object, max_splits: object) -> WatermarkStrategy:
     """Return the given strategy, by default monotonous timestamps.
 

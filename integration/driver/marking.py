@@ -36,6 +36,7 @@ from lowmark.watermark.printable import counted
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from . import check
 from .done_partition import DonePartition, name_at, poster, success_files_in, takes_post
 from .insist import insist
 from .partitions import Due, Kept, Partitions, has_times
@@ -66,6 +67,11 @@ def marking_of(
     width_us = duration_us(partition, what="partition")
     if width_us == 0:
         raise WrapRefused(stream, "a partition of 0 seconds has no rows", 'pass partition="1 hour".')
+    if success_files is not None and not os.fspath(success_files):
+        fact = f"mark_done: success_files is {success_files!r}, expected the path of a folder"
+        raise WrapRefused(stream, fact, 'pass success_files="/data/table" or success_files="s3a://bucket/table".')
+    if call is not None:
+        check.function(stream, "mark_done: call", call)
     acts = [
         *([] if success_files is None else [success_files_in(spark, os.fspath(success_files), width_us)]),
         *([] if call is None else [call]),

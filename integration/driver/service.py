@@ -537,9 +537,11 @@ class LowWatermarkService:
             query: as in `wait_until`.
 
         Raises:
+            WrapRefused: `call` is no function.
             InvalidTime: the time is no time, or has no zone.
             UnknownStream: nothing was wrapped under that name.
         """
+        check.function(name, "when_passed: call", call)
         wait = Wait(name, query, time_us(time, what="time"), lambda until_us: call(datetime_of(until_us)))
 
         def add() -> None:

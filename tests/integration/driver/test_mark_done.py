@@ -472,6 +472,13 @@ def test_arguments_that_do_not_fit_are_refused(service: LowWatermarkService, fee
             service.wait_until("orders", time)
     with pytest.raises(UnknownStream):
         service.when_passed("clicks", FIRST, print)
+    refused = r"when_passed: call is None, expected a function\. Hint: pass the function itself, not its result\."
+    with pytest.raises(WrapRefused, match=refused):
+        service.when_passed("orders", FIRST, None)  # type: ignore[arg-type]  # the result of a function
+    with pytest.raises(WrapRefused, match=r"mark_done: call is 3, expected a function"):
+        service.mark_done(df, name="orders", time="ts", call=3)  # type: ignore[arg-type]  # this is the fault
+    with pytest.raises(WrapRefused, match=r"mark_done: success_files is '', expected the path of a folder"):
+        service.mark_done(df, name="orders", time="ts", success_files="")
     with pytest.raises(WrapRefused, match="0 ways"):
         service.mark_done(df, name="orders", time="ts")
     with pytest.raises(WrapRefused, match='"at" is no column'):
