@@ -26,12 +26,19 @@ def session(spark: object) -> None:
     )
 
 
-def service(*, coordinator: str | None, require_coordinator: bool, job: str | None, job_queries: int) -> None:
+def service(
+    *, coordinator: str | None, require_coordinator: bool, job: str | None, job_queries: int, job_away: object = None
+) -> None:
     """Raises `ServiceRefused` for arguments of `LowWatermarkService` that do not go together."""
     if job is not None and coordinator is None:
         raise ServiceRefused(
             f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named",
             'start one (`lowmark serve`) and pass coordinator="unix:...", or leave job out.',
+        )
+    if job is None and (job_queries != 1 or job_away is not None):  # each query would go alone, without a word
+        what = "job_queries" if job_away is None else "job_away"
+        raise ServiceRefused(
+            f"LowWatermarkService: {what} has no meaning without job", f'pass job="billing", too, or leave {what} out.'
         )
     if job == "":
         raise ServiceRefused("LowWatermarkService: job is empty", 'pass a name such as job="billing", or leave it out.')

@@ -107,8 +107,8 @@ class LowWatermarkService:
         ServiceDiffers: the session has a service with other arguments.
         SessionUnfit: the session is no session, or a Spark Connect session of a Spark before 4.2.
         WorkersUnfit: the server of a Spark Connect session has no lowmark.
-        ServiceRefused: a job, or `require_coordinator`, without a coordinator; a job with less than one query; an
-            invalid port.
+        ServiceRefused: a job, or `require_coordinator`, without a coordinator; `job_queries` or `job_away` without a
+            job; a job with less than one query; an invalid port.
         InvalidDuration: `job_away` is no duration.
         AddressRefused, TokenRefused: an argument that the coordinator's address needs is missing, or a file cannot be
             used.
@@ -159,7 +159,11 @@ class LowWatermarkService:
         arguments = {name: value for name, value in locals().items() if name in _defaults(type(self))}
         check.session(spark)
         check.service(
-            coordinator=coordinator, require_coordinator=require_coordinator, job=job, job_queries=job_queries
+            coordinator=coordinator,
+            require_coordinator=require_coordinator,
+            job=job,
+            job_queries=job_queries,
+            job_away=job_away,
         )
         job_away_us = None if job_away is None else duration_us(job_away, what="job_away")
         self.address = sockets.new_address()  # before any thread starts, because the address may be refused

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
@@ -111,6 +112,12 @@ def test_a_stream_that_is_refused_for_its_group_leaves_the_earlier_one_of_its_na
 def test_a_job_without_a_coordinator_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match="lowmark serve"):
         LowWatermarkService(spark, job="billing")
+
+
+@pytest.mark.parametrize("given", [{"job_queries": 2}, {"job_away": "2 hours"}])
+def test_what_is_said_of_a_job_without_a_name_is_refused(spark: SparkSession, given: dict[str, Any]) -> None:
+    with pytest.raises(ServiceRefused, match=r'has no meaning without job\. Hint: pass job="billing", too'):
+        LowWatermarkService(spark, coordinator="unix:/nowhere/c.sock", **given)
 
 
 def test_a_job_of_two_lines_is_refused(spark: SparkSession) -> None:
