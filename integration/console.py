@@ -12,9 +12,11 @@ import re
 import sys
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
+from lowmark.integration.errors import OutputLost
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.printable import printable
 from rich import box
@@ -29,12 +31,35 @@ _READABLE_WIDTH = 12  # of a column whose cells may be broken into lines
 _NAME_WIDTH = 40  # of the first column: a name up to so long is not broken
 
 
+@contextmanager
+def _written(file: IO[str]) -> Iterator[None]:
+    """Let a command end with the exit code of its result where nobody reads its output any more, as behind ``head``.
+
+    Raises `OutputLost` if stdout cannot be written; nobody could be told of stderr.
+    """
+    try:
+        yield
+    except OSError as failed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())  # for what Python writes at its end
+        if file is sys.stdout and not isinstance(failed, BrokenPipeError):
+            raise OutputLost(failed.strerror or str(failed)) from failed
+
+
 class EscapingConsole(Console):
     """Escapes its whole output, strings with their line breaks; `print_lines` prints a text of several lines."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         unsized = os.environ.get("COLUMNS") == "0"  # as a terminal without a size says; rich would print nothing
         super().__init__(stderr=stderr, markup=False, emoji=False, width=80 if unsized else None)
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print as rich does, also where nobody reads."""
+        with _written(self.file):
+            super().print(*objects, **how)
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error again; rich would end the command with exit code 1."""
+        raise BrokenPipeError
 
     def render_str(self, text: str, **how: Any) -> Text:
         """Render as rich does, but escape every string, in a table too, before its width is measured."""
@@ -165,7 +190,9 @@ def print_json(value: object, *, indent: int | None = 1) -> None:
     """Print one JSON object; characters that a terminal would act upon become JSON escapes of the same value."""
     text = json.dumps(value, indent=indent, ensure_ascii=not (sys.stdout.encoding or "utf-8").lower().startswith("utf"))
     escaped = (c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
-    sys.stdout.write((text if text.isprintable() else "".join(escaped)) + "\n")
+    with _written(sys.stdout):
+        sys.stdout.write((text if text.isprintable() else "".join(escaped)) + "\n")
+        sys.stdout.flush()
 
 
 def show_traceback(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:

@@ -355,6 +355,14 @@ class FolderRefused(LowmarkError, OSError):
     _hint = "name another folder, one that you may write to."
 
 
+class OutputLost(LowmarkError, OSError):
+    """The output of a command cannot be written."""
+
+    cause: str
+    _fact = "the output cannot be written: {cause}"
+    _hint = "see that its disk has room."
+
+
 class SocketsRefused(LowmarkError, OSError):
     """The folder in which services put their sockets cannot be used safely."""
 

@@ -154,6 +154,30 @@ def test_the_exit_code_says_whether_it_moves(driver: Driver, how: dict[str, Any]
     assert (done, err, [each["verdict"] for each in json.loads(out)["streams"]]) == (code, "", [word])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_an_output_that_nobody_reads_changes_no_exit_code_and_one_that_is_lost_is_an_error(
+    driver: Driver, options: tuple[str, ...]
+) -> None:
+    """1 would say that a low watermark is stuck."""
+    driver.runs.append(run())
+
+    def checked(stdout: int, stderr: int = subprocess.PIPE) -> tuple[int, str]:
+        command = [*LOWMARK, "check", *options, "--connect", driver.address]
+        done = subprocess.run(command, stdout=stdout, stderr=stderr, text=True, check=False, timeout=60)
+        os.close(stdout)
+        return done.returncode, done.stderr
+
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert checked(writer) == (0, "")
+    code, error = checked(os.open("/dev/full", os.O_WRONLY))
+    assert (code, error.splitlines()) == (
+        2, ["lowmark: the output cannot be written: No space left on device. Hint: see that its disk has room."]
+    )  # fmt: skip
+    assert checked(os.open("/dev/full", os.O_WRONLY), subprocess.STDOUT)[0] == 2
+
+
 def test_what_is_stuck_is_told_with_what_holds_it(driver: Driver) -> None:
     driver.runs.append(run(stands=10 * MINUTE, unread=4_711))
     _, out, _ = call("check")
