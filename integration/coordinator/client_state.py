@@ -4,9 +4,11 @@ Rule 1: one message is under way at a time; later statements go with the next me
         counts, so the number of tasks bounds what is kept while there is no connection.
 Rule 2: every statement may be sent twice. Statements under way when a connection was lost are sent again on the next.
 Rule 3: on a new connection a registered task renews its lease. A task that the coordinator no longer knows registers
-        again, with a new token. If the coordinator knows another run of the task, the task registers again with its own
-        token, because its registration may not have arrived, or the journal may be older. The coordinator refuses the
-        token of a replaced run, and such a task is given up, so that two never fight over a task.
+        again, with a new token; first with its own token if its registration was not answered, because the registration
+        may still arrive, late, and would replace a run with another token. If the coordinator knows another run of the
+        task, the task registers again with its own token, because its registration may not have arrived, or the journal
+        may be older. The coordinator refuses the token of a replaced run, and such a task is given up, so that two
+        never fight over a task.
 Rule 4: the low watermark that a task hears never goes back, whatever a coordinator sends.
 Rule 5: a state can be made anew from the application's knowledge (`Holdings`): its registrations, under the tokens from
         `TokenRenewed`, and its newest reports. All of them may have been sent before, which rule 2 allows.
@@ -86,8 +88,12 @@ Heard = NewLow | GivenUp | TokenRenewed | Left
 class _Phase(Enum):
     NEW = "not registered yet"
     UNCERTAIN = "a registration was sent, and its arrival is unknown"
+    NOT_ARRIVED = "a registration was sent, and did not arrive yet, or its run is over"
     KNOWN = "registered"
     RENEWING = "registered before the connection was lost"
+
+
+_ON_A_NEW_CONNECTION = {_Phase.KNOWN: _Phase.RENEWING, _Phase.NOT_ARRIVED: _Phase.UNCERTAIN}
 
 
 @dataclass(slots=True, eq=False)
@@ -163,8 +169,7 @@ class ClientState:
         self._longest_wait_us = _FIRST_WAIT_US
         self._lease_us = lease_us
         for task, mine in self._tasks.items():
-            if mine.phase is _Phase.KNOWN:
-                mine.phase = _Phase.RENEWING
+            mine.phase = _ON_A_NEW_CONNECTION.get(mine.phase, mine.phase)
             mine.cap_version = 0  # the coordinator may have lost its journal, and have an earlier clock
             self._dirty[task] = None
         self._plan_renewal(now_us)
@@ -286,7 +291,7 @@ class ClientState:
 
     def _statements(self, mine: _Mine, now_us: int) -> list[Statement]:
         task, token = mine.registration.task, mine.token
-        if mine.phase is _Phase.NEW:
+        if mine.phase in (_Phase.NEW, _Phase.NOT_ARRIVED):
             if mine.ending:
                 self._leave(mine)
                 return []
@@ -339,12 +344,15 @@ class ClientState:
         task = statement.task
         unknown, stale = refused.error == "UnknownTask", refused.error == "StaleRun"
         replaced = stale and mine.phase is not _Phase.KNOWN and not isinstance(statement, TaskRegistered)
-        if (unknown or replaced) and not mine.ending:
-            if unknown:  # the lease ran out, or the coordinator lost its journal
+        over = stale and mine.phase is _Phase.NOT_ARRIVED
+        if (unknown or replaced or over) and not mine.ending:
+            late = unknown and mine.phase is _Phase.UNCERTAIN
+            if not late and not replaced:  # the lease ran out, or the coordinator lost its journal
                 fresh = uuid.uuid4().hex
                 self._heard.append(TokenRenewed(task, mine.token, fresh))
                 mine.token = fresh
-            mine.phase, mine.unsaid = _Phase.NEW, mine.reported is not None
+            mine.phase = _Phase.NOT_ARRIVED if late else _Phase.NEW
+            mine.unsaid = mine.reported is not None
             self._dirty[task] = None
             return
         if not (mine.ending and (unknown or stale)):  # such a run has ended already, which is no fault

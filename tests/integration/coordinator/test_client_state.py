@@ -240,8 +240,50 @@ def test_a_registration_whose_answer_was_lost_is_not_stale_by_itself() -> None:
     assert said(state, 2 * SECOND) == [LeaseRenewed(WHO, "run-0")]
     state.answered([refused("UnknownTask")], 2 * SECOND)
     [registration] = said(state, 3 * SECOND)
+    assert (type(registration), registration.token) == (TaskRegistered, "run-0"), "it may not have arrived"
+    state.answered([refused("StaleRun")], 3 * SECOND)
+    [registration] = said(state, 4 * SECOND)
     assert isinstance(registration, TaskRegistered)
-    assert registration.token != "run-0"
+    assert registration.token != "run-0", "it had arrived, and its lease has run out"
+
+
+def test_a_registration_that_arrives_after_the_next_connection_began_replaces_no_run_of_its_own_task() -> None:
+    """A lost packet is sent again for minutes after its connection was closed, while a new connection works."""
+    coordinator, state = LowWatermarkCoordinator(), client(connected=False)
+    state.attached(30 * SECOND, 0)
+    late = state.take(0)
+    assert late is not None
+    state.detached("no answer", SECOND)
+    state.attached(30 * SECOND, 2 * SECOND)
+    report(state, WHO, 77)
+    talk(state, coordinator, 2 * SECOND)
+
+    exchange(coordinator, late, 3 * SECOND)
+    report(state, WHO, 78)
+    talk(state, coordinator, 3 * SECOND)
+    assert not [heard for heard in state.heard() if not isinstance(heard, NewLow)]
+    [status] = coordinator.status(3 * SECOND).sources[0].tasks
+    assert status.low_watermark_us == 78
+
+
+def test_a_run_that_was_replaced_after_its_registration_came_late_is_given_up() -> None:
+    coordinator, state = LowWatermarkCoordinator(), client(connected=False)
+    state.attached(30 * SECOND, 0)
+    late = state.take(0)
+    assert late is not None
+    state.detached("no answer", SECOND)
+    state.attached(30 * SECOND, 2 * SECOND)
+    said(state, 2 * SECOND)
+    state.answered([refused("UnknownTask")], 2 * SECOND)
+    state.detached("no answer", 3 * SECOND)
+    exchange(coordinator, late, 3 * SECOND)
+    coordinator.handle(TaskRegistered(WHO, "run-newer"), 3 * SECOND)
+    state.attached(30 * SECOND, 4 * SECOND)
+
+    assert talk(state, coordinator, 4 * SECOND) == [["LeaseRenewed"], ["TaskRegistered"]]
+    assert [type(heard) for heard in state.heard()] == [GivenUp, Left]
+    [status] = coordinator.status(5 * SECOND).sources[0].tasks
+    assert status.mark == run_mark("run-newer")
 
 
 def talk(state: ClientState, coordinator: LowWatermarkCoordinator, now_us: int) -> list[list[str]]:
@@ -334,15 +376,16 @@ def test_a_run_that_is_given_up_is_named_by_the_token_that_the_application_knows
     holdings.register(TaskRegistered(WHO, "run-0"))
     state = holdings.resume("app", Random(7), life=1)
     state.attached(30 * SECOND, 0)
-    said(state, 0)
-    state.answered([refused("UnknownTask")], 0)  # it registers again, under a token that no application has seen
+    for at, error in enumerate(("UnknownTask", "StaleRun")):
+        said(state, at * SECOND)
+        state.answered([refused(error)], at * SECOND)  # it registers again, under a token that no application has seen
     for news in state.heard():
         holdings.hear(news)
     for state_now in (state, holdings.resume("app", Random(7), life=2)):
-        state_now.attached(30 * SECOND, SECOND)
-        [statement] = said(state_now, SECOND)
+        state_now.attached(30 * SECOND, 2 * SECOND)
+        [statement] = said(state_now, 2 * SECOND)
         assert statement.token != "run-0"
-        state_now.answered([refused("TooManyTasks")], SECOND)
+        state_now.answered([refused("TooManyTasks")], 2 * SECOND)
         given_up, left = state_now.heard()
         assert isinstance(given_up, GivenUp)
         assert (given_up.token, left) == ("run-0", Left(WHO, statement.token))
@@ -497,6 +540,7 @@ class Lossy:
         self.holdings = [Holdings() for _ in range(2)]
         self.states = [ClientState(f"app-{n}", Random(seed + n)) for n in range(2)]
         self.lives = 1
+        self.late: list[Say] = []  # messages of lost connections that may still arrive
         self.newest = {task(n): 0 for n in range(6)}
         self.lows: dict[TaskId, list[int]] = {each: [] for each in self.newest}
         for n in range(6):
@@ -526,6 +570,8 @@ class Lossy:
                 self.states[n] = self.holdings[n].resume(f"app-{n}", Random(self.seed), life=self.lives)
                 self.states[n].detached("an error", self.now_us)
                 self.lives += 1
+        if self.late and self.loses(2 * loss):
+            self.deliver(exchange(self.coordinator, self.late.pop(0), self.now_us)[1], loss)
         for state in self.states:
             self.connect_or_cut(state, loss)
             message = state.take(self.now_us)
@@ -549,6 +595,7 @@ class Lossy:
     def exchange(self, state: ClientState, message: Say, loss: float) -> None:
         if self.loses(loss):
             state.detached("the message was lost", self.now_us)
+            self.late.append(message)
             return
         answers, effects = exchange(self.coordinator, message, self.now_us)
         self.deliver(effects, loss)
