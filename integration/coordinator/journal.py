@@ -161,18 +161,22 @@ class Journal:
             base.execute("COMMIT")
             if version != VERSION:
                 raise self.damaged(f"it is of version {version}, this lowmark reads {VERSION}")
-            self._file = self.path.stat()
+            self._files = self._present()
         except BaseException:
             base.close()
             raise
         return base
 
     def _is_in_place(self) -> bool:
-        """Whether the path still names the open file. SQLite would go on writing a file that nobody finds."""
+        """Whether both paths still name the open files. SQLite would go on writing files that nobody finds."""
         try:
-            return os.path.samestat(self.path.stat(), self._file)
+            return all(map(os.path.samestat, self._present(), self._files))
         except OSError:
             return False
+
+    def _present(self) -> list[os.stat_result]:
+        """The database and its file ``-wal``, which is there while the database is open. Raises OSError."""
+        return [self.path.with_name(f"{self.path.name}{suffix}").stat() for suffix in ("", "-wal")]
 
     def _make(self) -> None:
         """Make a new database in one step: a killed process leaves none, so an empty file is never a new journal."""

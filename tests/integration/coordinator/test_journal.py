@@ -276,7 +276,7 @@ def test_a_folder_in_which_others_may_write_is_refused(tmp_path: Path, mode: int
     Journal(folder / "own" / "j").close()
 
 
-@pytest.mark.parametrize("away", ["folder moved", "folder replaced", "moved", "removed", "replaced"])
+@pytest.mark.parametrize("away", ["folder moved", "folder replaced", "moved", "removed", "replaced", "-wal removed"])
 def test_a_file_that_the_next_start_would_not_find_is_not_written(path: Path, away: str) -> None:
     journal = Journal(path)
     journal.write(rows(a="old"))
@@ -288,6 +288,8 @@ def test_a_file_that_the_next_start_would_not_find_is_not_written(path: Path, aw
         path.rename(path.with_name("gone"))
     elif away == "removed":
         path.unlink()
+    elif away == "-wal removed":
+        path.with_name("journal-wal").unlink()
     else:  # as a restored backup replaces it
         shutil.copy(path, path.with_name("copy"))
         path.with_name("copy").replace(path)
