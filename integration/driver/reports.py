@@ -131,6 +131,7 @@ class Reports:
             # When the service stops right after its query, Spark's listener may not have brought the last batch yet.
             self.catch_up(run, planned_at_us=run.asked_at_us)
             self.farewells.keep(self._runs.queries.get(run.run_id), run, over=True)
+            self._runs.after(run, self._runs.clock.now_us())
         except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
             warn_unwritten(run.stream.name, failed, over=True)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.driver.audited import Audits
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
@@ -25,6 +27,7 @@ from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
 from tests.integration.driver.reported import GivenMeasure, accumulated, answer_of, desks_of, report_of
+from tests.integration.driver.test_cooperation_rules import FakeClient
 from tests.servers.local import wait_until
 
 SECOND = 1_000_000
@@ -232,6 +235,22 @@ def test_a_report_that_spark_brings_is_left_also_where_no_split_is_new(
     driver.desks.reports.farewells.close()  # waits until the report is left
 
     assert [left.batch_id for left in checkpoint.left.values()] == [1]
+
+
+@pytest.mark.parametrize("over", [Driver.stop_service, Driver.end])
+def test_the_job_hears_of_a_last_batch_that_spark_has_not_brought(
+    checkpoint: Checkpoint, over: Callable[[Driver], None]
+) -> None:
+    """With Trigger.Once, and where a program ends right after its query, no heartbeat asks after the last batch."""
+    driver, client = Driver(checkpoint), FakeClient()
+    driver.desks = desks_of(cast("Any", driver), lambda _: None, cast("CoordinatorClient", client), "billing")
+    driver.desks.runs.streams.add(driver.stream)
+    for at_s in (10, 20):
+        driver.batch(a=at_s)
+    over(driver)
+
+    reported = [said[2] for said in client.said if said[0] == "report"]
+    assert reported == [10 * SECOND, 20 * SECOND]
 
 
 @pytest.mark.parametrize(("withholds", "read_until_us"), [(False, 1_300 * SECOND), (True, 1_000 * SECOND)])
