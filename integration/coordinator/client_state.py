@@ -168,7 +168,10 @@ class ClientState:
         self.connected, self.since_us, self.why = True, now_us, ""
         self._longest_wait_us = _FIRST_WAIT_US
         self._lease_us = lease_us
-        for task, mine in self._tasks.items():
+        for task, mine in tuple(self._tasks.items()):
+            if mine.phase is _Phase.NEW and mine.ending:  # another process may run the task by now
+                self._leave(mine)
+                continue
             mine.phase = _ON_A_NEW_CONNECTION.get(mine.phase, mine.phase)
             mine.cap_version = 0  # the coordinator may have lost its journal, and have an earlier clock
             self._dirty[task] = None
@@ -292,7 +295,7 @@ class ClientState:
     def _statements(self, mine: _Mine, now_us: int) -> list[Statement]:
         task, token = mine.registration.task, mine.token
         if mine.phase in (_Phase.NEW, _Phase.NOT_ARRIVED):
-            if mine.ending:
+            if mine.ending and mine.reported is None:
                 self._leave(mine)
                 return []
             return [self._registration(mine)]

@@ -163,8 +163,24 @@ def test_a_run_that_takes_the_place_of_another_keeps_the_low_watermark_that_was_
     assert (state.heard(), state.low_us(WHO)) == ([], 42)  # no news
 
 
-def test_who_deregisters_before_it_could_register_says_nothing() -> None:
+def test_a_run_that_reports_once_and_ends_at_once_still_says_its_last_values() -> None:
+    """As with Trigger.Once, whose first report comes at the end of its only batch."""
+    coordinator, state = LowWatermarkCoordinator(), client(tasks=0)
+    state.register(TaskRegistered(WHO, "run-0"))
+    report(state, WHO, 99)
+    state.end(WHO)
+    assert talk(state, coordinator, 0) == [["TaskRegistered"], ["ReplyLowWatermark", "TaskDeregistered"]]
+    assert state.heard() == [Left(WHO, "run-0")]
+    [status] = coordinator.status(SECOND).sources[0].tasks
+    assert (status.away_since_us is not None, status.low_watermark_us) == (True, 99)
+
+
+@pytest.mark.parametrize("reported", [False, True])
+def test_who_deregisters_before_it_could_register_says_nothing(reported: bool) -> None:
+    """Another process may run the task by the time a coordinator listens."""
     state = client(connected=False)
+    if reported:
+        report(state, task(0), 99)
     state.end(task(0))
     state.attached(30 * SECOND, 0)
     assert said(state, 0) == []
