@@ -44,7 +44,8 @@ def let_it_end(spark: SparkSession, query: JavaObject, streams: Sequence[str], t
     if trigger == "OneTimeTrigger":
         log.warning(
             "query %s: Trigger.Once runs one batch, and a low watermark is in force two batches after its rows, so "
-            "windows that these rows close come out two runs later. Hint: use availableNow=True.",
+            "windows that these rows close come out two runs later; never in a job at a coordinator, because the job's "
+            "low watermark comes after the only batch. Hint: use availableNow=True.",
             query.id().toString(),
         )
     if PASSES_LIMITS or trigger != "AvailableNowTrigger":
