@@ -61,7 +61,7 @@ _QUERY_LABELS = ("stream", "query")
 _SPLIT_LABELS = (*_QUERY_LABELS, "split")
 
 
-class Runs(Protocol):
+class Service(Protocol):
     """Gives the snapshot: a `LowWatermarkService`."""
 
     def run_statuses(
@@ -125,8 +125,8 @@ class StreamCollector(Collector):
     `lowmark_collect_errors_total` then shows that the others are missing.
     """
 
-    def __init__(self, runs: Runs) -> None:
-        self._runs = runs
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._lock = threading.Lock()  # scrapes come on several threads, and an ended run must be added once
         self._past: dict[Labels, _Past] = {}  # in the order of their newest ends
         self._added: dict[str, None] = {}  # tokens of the runs in `_past`, in order; old ones are dropped
@@ -147,7 +147,7 @@ class StreamCollector(Collector):
         yield GaugeMetricFamily(
             "lowmark_collect_duration_seconds", "How long this very collection took.", value=took_us / 1e6
         )
-        yield from _loop_families(self._runs.loop_times())
+        yield from _loop_families(self._service.loop_times())
         yield CounterMetricFamily(
             "lowmark_collect_errors",
             "Collections that failed: all metrics of streams were missing in them.",
@@ -156,7 +156,7 @@ class StreamCollector(Collector):
 
     def _families_or_none(self, seconds: float) -> list[Metric] | None:
         try:
-            runs = self._runs.run_statuses(without=self._added, seconds=seconds, limit=_SPLITS_ASKED)
+            runs = self._service.run_statuses(without=self._added, seconds=seconds, limit=_SPLITS_ASKED)
             families = self._families(runs)
         except Exception as failed:
             self._errors += 1

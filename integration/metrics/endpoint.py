@@ -6,7 +6,7 @@ from lowmark.integration.errors import MetricsUnavailable
 from lowmark.integration.process.http_server import HttpServer, cause, check_port
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from .collector import Runs, StreamCollector
+from .collector import Service, StreamCollector
 
 
 class MetricsServer(HttpServer):
@@ -17,10 +17,10 @@ class MetricsServer(HttpServer):
         ServiceRefused: see `check_port`.
     """
 
-    def __init__(self, runs: Runs, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, service: Service, *, host: str = "127.0.0.1", port: int = 0) -> None:
         check_port("metrics_port", port)
         registry = CollectorRegistry()
-        registry.register(StreamCollector(runs))
+        registry.register(StreamCollector(service))
         try:
             super().__init__(make_wsgi_app(registry), host=host, port=port, name="lowmark-metrics")
         except OSError as failed:
