@@ -129,7 +129,7 @@ class StreamCollector(Collector):
         self._service = service
         self._lock = threading.Lock()  # scrapes come on several threads, and an ended run must be added once
         self._past: dict[Labels, _Past] = {}  # in the order of their newest ends
-        self._added: dict[str, None] = {}  # tokens of the runs in `_past`, in order; old ones are dropped
+        self._buried: dict[str, None] = {}  # tokens of the runs in `_past`, in order; old ones are dropped
         self._errors = 0
         self._failing = False
 
@@ -156,7 +156,7 @@ class StreamCollector(Collector):
 
     def _families_or_none(self, seconds: float) -> list[Metric] | None:
         try:
-            runs = self._service.run_statuses(without=self._added, seconds=seconds, limit=_SPLITS_ASKED)
+            runs = self._service.run_statuses(without=self._buried, seconds=seconds, limit=_SPLITS_ASKED)
             families = self._families(runs)
         except Exception as failed:
             self._errors += 1
@@ -198,12 +198,12 @@ class StreamCollector(Collector):
     def _bury(self, run: RunStatus) -> None:
         labels = _labels(run)
         past = self._past.pop(labels, None) or _Past()
-        if past.last != run.token:  # a service remembers the newest run of a query for longer than `_added`
+        if past.last != run.token:  # a service remembers the newest run of a query for longer than `_buried`
             past.add(run)
         self._past[labels] = past
-        self._added[run.token] = None
-        if len(self._added) > _TOKENS_KEPT:
-            del self._added[next(iter(self._added))]
+        self._buried[run.token] = None
+        if len(self._buried) > _TOKENS_KEPT:
+            del self._buried[next(iter(self._buried))]
 
     def _forget(self, live: Container[Labels]) -> None:
         ended = [labels for labels in self._past if labels not in live]
