@@ -314,6 +314,13 @@ class CoordinatorServer:
         _log.critical("%s", failed, exc_info=error)
         self._fail(failed)
 
+    def _fail(self, failed: Exception) -> None:
+        """Make `serve` raise this error, to end the process; a new process begins from the journal."""
+        if not self.failed.done():
+            self.failed.set_exception(failed)
+        for _, safe in self._waiting:
+            safe.cancel()
+
     def _drop(self) -> None:
         """Forget the state's effects and all calls. A write under way goes on, but nobody waits for it."""
         self._hang_up()
@@ -409,13 +416,6 @@ class CoordinatorServer:
                 self._release(unwritten)
             unwritten, self._unwritten = self._unwritten, []
             self._release(unwritten)
-
-    def _fail(self, failed: Exception) -> None:
-        """Make `serve` raise this error, to end the process; a new process begins from the journal."""
-        if not self.failed.done():
-            self.failed.set_exception(failed)
-        for _, safe in self._waiting:
-            safe.cancel()
 
     async def _keep(self, rows: ChangedRows) -> None:
         """Write, with retries for a while if there is no room; meanwhile nobody hears any news."""
