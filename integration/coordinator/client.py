@@ -144,6 +144,14 @@ class CoordinatorClient:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _check_known(self, task: TaskId) -> None:
+        if self._holdings.token(task) is None:
+            raise UnknownTask(str(task), "this application", len(self._holdings.tasks))
+
+    def _hand_over(self, work: Callable[[], None]) -> None:
+        if not self._worker.ended:  # otherwise the queue would never be emptied
+            self._work.put(work)
+
     # -- the link's own state
 
     @property
@@ -179,14 +187,6 @@ class CoordinatorClient:
         return self._state.cap(task)
 
     # -- the thread
-
-    def _check_known(self, task: TaskId) -> None:
-        if self._holdings.token(task) is None:
-            raise UnknownTask(str(task), "this application", len(self._holdings.tasks))
-
-    def _hand_over(self, work: Callable[[], None]) -> None:
-        if not self._worker.ended:  # otherwise the queue would never be emptied
-            self._work.put(work)
 
     def _run(self) -> None:
         while not self._closing.is_set():
