@@ -28,7 +28,6 @@ from lowmark.integration.errors import AddressRefused, SocketsRefused, TokenRefu
 from lowmark.integration.process import sockets
 from lowmark.sources.worker import described
 
-_UNIX = "unix:"
 _LEAST_TOKEN = 16  # characters: a token that people make up is shorter
 _HEADER = "authorization"
 _LAST_PORT = 65_535
@@ -97,7 +96,7 @@ class Door:
     def check(self) -> None:
         """Raise the errors of `open` and `token`, before any file is made for the coordinator."""
         self.token()
-        if self.address.startswith(_UNIX):
+        if self.address.startswith(sockets.UNIX):
             self._check_unix()
         else:
             self._check_tcp()
@@ -110,7 +109,7 @@ class Door:
             AddressRefused: protection is missing, another process listens there, or the address cannot be used.
             SocketsRefused: other users can enter the folder of the socket.
         """
-        if self.address.startswith(_UNIX):
+        if self.address.startswith(sockets.UNIX):
             return self._open_unix(server)
         pair = self._check_tcp()
         try:
@@ -170,7 +169,7 @@ class Door:
             raise AddressRefused(
                 self.address, "TLS is for host:port; a socket's folder is its lock", "leave the TLS options out."
             )
-        path = Path(self.address.removeprefix(_UNIX))
+        path = Path(self.address.removeprefix(sockets.UNIX))
         if not path.is_absolute():
             raise AddressRefused(self.address, "the path is relative", "write unix:/path/of/socket.")
         if len(os.fsencode(path)) > sockets.LONGEST_PATH_BYTES:
@@ -229,7 +228,7 @@ class Caller:
     tls_key: Path | None = None
 
     def __post_init__(self) -> None:
-        if not self.address.startswith(_UNIX):
+        if not self.address.startswith(sockets.UNIX):
             _check_host_port(self.address)
             if missing := _missing({"tls_ca": self.tls_ca, "token_file": self.token_file}):
                 raise AddressRefused(
@@ -248,7 +247,7 @@ class Caller:
 
     def channel(self) -> grpc.Channel:
         """A new connection, opened at its first call. Raises AddressRefused: a file cannot be used."""
-        if self.address.startswith(_UNIX):
+        if self.address.startswith(sockets.UNIX):
             return grpc.insecure_channel(sockets.target(self.address), options=_CLIENT_OPTIONS)
         assert self.tls_ca is not None  # __post_init__
         trusted = grpc.ssl_channel_credentials(

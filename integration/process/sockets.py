@@ -25,11 +25,12 @@ from urllib.parse import quote
 
 from lowmark.integration.errors import SocketsRefused
 
-_PID = re.compile("[0-9]{1,9}")
+UNIX = "unix:"
+"""How the address of a socket begins; its path follows."""
 LONGEST_PATH_BYTES = 107
+_PID = re.compile("[0-9]{1,9}")
 _MOST_CONNECTIONS = 8_192  # per server, at most 100 KB each
 _OWN_DESCRIPTORS = 128  # for files, pipes and libraries, and for connections during their refusal
-_SCHEME = "unix:"
 _LOGINS = "/run/user"  # where systemd makes the $XDG_RUNTIME_DIR of a user at the first login
 
 
@@ -74,7 +75,7 @@ def new_address(name: str | None = None) -> str:
                 str(folder), f"it cannot be made ({failed.strerror})", "set XDG_RUNTIME_DIR to a folder of yours."
             ) from failed
         check_private(folder)
-        return f"{_SCHEME}{folder / name}"
+        return f"{UNIX}{folder / name}"
     raise AssertionError("the last folder is taken or refused")
 
 
@@ -90,13 +91,13 @@ def find_addresses() -> list[str]:
     for folder in folders():
         if _is_folder(folder) and not _somebody_elses(folder):
             check_private(folder)
-            found += [f"{_SCHEME}{path}" for path in _listening(folder)]
+            found += [f"{UNIX}{path}" for path in _listening(folder)]
     return sorted(found)
 
 
 def remove(address: str) -> None:
     """Remove a socket that its server has left."""
-    Path(address.removeprefix(_SCHEME)).unlink(missing_ok=True)
+    Path(address.removeprefix(UNIX)).unlink(missing_ok=True)
 
 
 def target(address: str) -> str:
@@ -105,9 +106,9 @@ def target(address: str) -> str:
     >>> target("unix:/run/50%41/c.sock"), target("localhost:7461")
     ('unix:/run/50%2541/c.sock', 'localhost:7461')
     """
-    if not address.startswith(_SCHEME):
+    if not address.startswith(UNIX):
         return address
-    return f"{_SCHEME}{quote(os.fsencode(address.removeprefix(_SCHEME)))}"
+    return f"{UNIX}{quote(os.fsencode(address.removeprefix(UNIX)))}"
 
 
 def check_private(folder: Path) -> None:
@@ -176,7 +177,7 @@ def answers(path: Path) -> bool:
 
 def is_full(address: str) -> bool:
     """Whether a process listens at an address, and its queue is full: it was stopped, and then asked for long."""
-    return isinstance(_refusal(Path(address.removeprefix(_SCHEME))), BlockingIOError)
+    return isinstance(_refusal(Path(address.removeprefix(UNIX))), BlockingIOError)
 
 
 def _refusal(path: Path) -> OSError | None:

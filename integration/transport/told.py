@@ -73,7 +73,7 @@ def _file(seal: str, token: str) -> Path:
 @functools.cache
 def _folder() -> Path:
     """The private folder of this user's sockets."""
-    return Path(sockets.new_address().removeprefix("unix:")).parent
+    return Path(sockets.new_address().removeprefix(sockets.UNIX)).parent
 
 
 class TellSource(DataSource):
