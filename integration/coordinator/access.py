@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import hmac
 import os
+import resource
 import shlex
 import socket
 import ssl
@@ -31,6 +32,8 @@ from lowmark.sources.worker import described
 _LEAST_TOKEN = 16  # characters: a token that people make up is shorter
 _HEADER = "authorization"
 _LAST_PORT = 65_535
+_MOST_CONNECTIONS = 8_192  # per server, at most 100 KB each
+_OWN_DESCRIPTORS = 128  # for files, pipes and libraries, and for connections during their refusal
 
 # A status of 100,000 tasks must fit into an answer. Keepalive notices a connection that is cut without a message.
 _CLIENT_OPTIONS: list[tuple[str, Any]] = [
@@ -280,6 +283,21 @@ async def _unknown_caller(_requests: Any, context: Any) -> None:
         grpc.StatusCode.UNAUTHENTICATED,
         "the call does not carry this coordinator's token. Hint: use the token file it was started with.",
     )
+
+
+def room_for_connections() -> int:
+    """Number of connections that a server of this process may have at once, with descriptors left for other uses.
+
+    Raises the soft limit of descriptors as far as the hard limit allows.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_CONNECTIONS + _OWN_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return max(min(_MOST_CONNECTIONS, soft - _OWN_DESCRIPTORS), 1)
 
 
 def _missing(files: dict[str, Path | None]) -> str:

@@ -34,7 +34,6 @@ from typing import Any
 import grpc
 import grpc.aio
 from lowmark.integration.errors import CoordinatorFailed, JournalRefused, MalformedMessage
-from lowmark.integration.process import sockets
 from lowmark.integration.process.codec import Method, Question
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.sources.worker import described
@@ -54,7 +53,7 @@ from lowmark.watermark.tasks.cap import CapAnnounced
 from lowmark.watermark.tasks.coordinator import DEFAULTS, CoordinatorEffect, LowWatermarkCoordinator, Settings
 from lowmark.watermark.tasks.snapshot import ChangedRows
 
-from .access import Door, TokenCheck
+from .access import Door, TokenCheck, room_for_connections
 from .journal import Journal, patience_seconds
 from .messages import (
     MOST_BYTES,
@@ -542,7 +541,7 @@ async def serve(
     token = door.token()
     server = grpc.aio.server(
         interceptors=() if token is None else (TokenCheck(token),),
-        options=[*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", sockets.room_for_connections())],
+        options=[*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", room_for_connections())],
         maximum_concurrent_rpcs=_MOST_CALLS,
     )
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, _handlers(coordinator))])

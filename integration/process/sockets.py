@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import shlex
 import socket
 import stat
@@ -29,8 +28,6 @@ UNIX = "unix:"
 """How the address of a socket begins; its path follows."""
 LONGEST_PATH_BYTES = 107
 _PID = re.compile("[0-9]{1,9}")
-_MOST_CONNECTIONS = 8_192  # per server, at most 100 KB each
-_OWN_DESCRIPTORS = 128  # for files, pipes and libraries, and for connections during their refusal
 _LOGINS = "/run/user"  # where systemd makes the $XDG_RUNTIME_DIR of a user at the first login
 
 
@@ -144,21 +141,6 @@ def _somebody_elses(folder: Path) -> bool:
         return folder.lstat().st_uid != os.getuid()
     except OSError:
         return False
-
-
-def room_for_connections() -> int:
-    """Number of connections that a server of this process may have at once, with descriptors left for other uses.
-
-    Raises the soft limit of descriptors as far as the hard limit allows.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_CONNECTIONS + _OWN_DESCRIPTORS
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft == resource.RLIM_INFINITY:
-        return _MOST_CONNECTIONS
-    return max(min(_MOST_CONNECTIONS, soft - _OWN_DESCRIPTORS), 1)
 
 
 def _listening(folder: Path) -> Iterator[Path]:
