@@ -288,7 +288,7 @@ class CoordinatorClient:
     def _connect(self, now_us: int) -> None:
         self._answer_by_us = now_us + int(self._deadline_seconds * 1e6)
         try:
-            self._link = _Link(self._caller, self._state.application, self._post)
+            self._link = _Link(self._caller, self._application, self._post)
         except LowmarkError as refused:  # a file was replaced by an unusable one
             self._detach(str(refused))
 

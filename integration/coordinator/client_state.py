@@ -124,7 +124,7 @@ class ClientState:
     """
 
     def __init__(self, application: str, random: Random, *, life: int = 0) -> None:
-        self.application, self._random, self._first_sequence = application, random, life * _LIFE_SEQUENCES
+        self._application, self._random, self._first_sequence = application, random, life * _LIFE_SEQUENCES
         self._tasks: dict[TaskId, _Mine] = {}
         self._dirty: dict[TaskId, None] = {}  # those that may have something to send, in order
         self._under_way: list[Statement] | None = None
@@ -245,7 +245,7 @@ class ClientState:
         if not statements:
             return None
         self._under_way, self._next_us = statements, now_us + _GAP_US
-        return Say(self.application, [*statements])
+        return Say(self._application, [*statements])
 
     def heard(self) -> list[Heard]:
         heard, self._heard = self._heard, []
