@@ -6,18 +6,18 @@ import datetime as dt
 import logging
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from enum import Enum
 from functools import partial
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from lowmark.integration.console import EscapingConsole, print_error, print_json
 from lowmark.integration.process.signals import on_signals
 
-from .common import NOTHING, Debug, Json, Terminated
+from .common import NOTHING, Debug, Json, Terminated, until_ended
 
 if TYPE_CHECKING:
     from lowmark.integration.demo.feed import Feed
@@ -135,13 +135,10 @@ def _unwind(_number: int, _frame: object) -> NoReturn:
 
 
 def _keep(seconds: float) -> None:
-    told: list[int] = []
-    with on_signals([signal.SIGINT, signal.SIGTERM], lambda number, _frame: told.append(number)):
+    with suppress(KeyboardInterrupt), until_ended() as ended:  # a signal ends the wait alone: the result is shown
         # Printed after the handler is set, because a reader of this line may send the signal at once.
         print_error(f"running for {seconds:g} more seconds, Ctrl-C ends it; try `lowmark status` in another terminal")
-        deadline = time.monotonic() + seconds
-        while not told and time.monotonic() < deadline:
-            time.sleep(0.1)
+        ended(min(seconds, TIMEOUT_MAX))
 
 
 def _feed(source: SourceKind, options: Mapping[str, str | None]) -> tuple[Any, dict[str, str]]:
