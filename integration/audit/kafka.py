@@ -176,7 +176,7 @@ class _Reading:
 
     def run(self) -> None:
         news_at = looked_at = time.monotonic()
-        while self._left and not self._of.stop():
+        while self._left and self.why_short is None and not self._of.stop():
             with collecting_nothing():
                 messages = self._kept.consumer.consume(_CHUNK, _WAIT_SECONDS)
                 good = [message for message in messages if message.error() is None]
@@ -190,16 +190,11 @@ class _Reading:
                     self._hear(message)
             now = time.monotonic()
             if now - news_at > self._of.give_up_after_seconds:
-                said = self._kept.errors.said
-                self.why_short = f"nothing came for {self._of.give_up_after_seconds:.0f} s" + (
-                    f" ({said})" if said else ""
-                )
-                return
-            if now - looked_at > _LOOK_AGAIN_SECONDS and self.why_short is None:
+                said = f" ({self._kept.errors.said})" if self._kept.errors.said else ""
+                self.why_short = f"nothing came for {self._of.give_up_after_seconds:.0f} s{said}"
+            elif now - looked_at > _LOOK_AGAIN_SECONDS and self.why_short is None:
                 looked_at = now
                 self._look()
-            if self.why_short is not None:
-                return
 
     def _look(self) -> None:
         """Check, when no record comes, that the topics still exist."""
