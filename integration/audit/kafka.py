@@ -56,7 +56,7 @@ class KafkaAudit:
     give_up_after_seconds: float = 30.0  # how long to wait for a broker that does not answer
     stop: Callable[[], bool] = bool  # called often; True ends the reading, and the report covers the rows so far
     progress: Callable[[int, int], None] = lambda _read, _total: None  # called with the rows read, and about all rows
-    _notes: list[str] = field(default_factory=list, init=False)
+    notes: list[str] = field(default_factory=list, init=False)
 
     def run(self) -> AuditReport:
         """Read the topics, and return the report.
@@ -68,7 +68,7 @@ class KafkaAudit:
         settings = KafkaSettings(self.bootstrap_servers, self.options, self.give_up_after_seconds, read_committed=True)
         client = KafkaClient(settings, reached=False)
         try:
-            part = TopicRange(client, self.bootstrap_servers, self.topics, self.question, self.now_us, self._notes)
+            part = TopicRange(client, self.bootstrap_servers, self.topics, self.question, self.now_us, self.notes)
             return self._read(settings, client, *part.find())
         except KafkaUnavailable as away:
             raise AuditImpossible(
@@ -104,7 +104,7 @@ class KafkaAudit:
         audit = reading.audit
         if (why := audit.why_no_times()) is not None:
             raise self._no_times(audit, reading, why)
-        notes = [*self._notes, *self.reader.notes]
+        notes = [*self.notes, *self.reader.notes]
         if self.schema is not None and len(self.schema.ids) > 1:
             ids = ", ".join(map(str, sorted(self.schema.ids)[:20]))
             notes.append(
@@ -223,7 +223,7 @@ class _Reading:
         kinds, stamps_ms = np.array([message.timestamp() for message in messages], np.int64)[:count].T
         if self._appended and not self._mixed and (kinds != _APPENDED).any():
             self._mixed = True
-            self._of._notes.append("some topics have append times, the others only the producers' timestamps")
+            self._of.notes.append("some topics have append times, the others only the producers' timestamps")
         written_us = stamps_ms * 1_000
         stamped = kinds != _NO_TIMESTAMP
         place = self._of.place
@@ -265,14 +265,14 @@ class _Reading:
                 f"time), {batches}"
             )
             if question.trigger_us is not None:
-                of._notes.append(
+                of.notes.append(
                     "--trigger has no effect, because the topic has no append times: batches are cut by "
                     "--rows-per-batch"
                 )
         stamp = "append time" if self._appended else "timestamp, which its producer gave it"
         self.event_time = f"the record's {stamp}" if of.place is None else shown_place(of.place)
         if self._appended and of.place is None:
-            of._notes.append(
+            of.notes.append(
                 "event time is the broker's append time: no row can be late by it; name the time of the event with "
                 "--event-time '$.paid_at'"
             )
@@ -299,7 +299,7 @@ class _Reading:
                 self._end(partition)
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             if partition in self._left:
-                self._of._notes.append(f"rows of {split_name(partition)} were deleted before they were read")
+                self._of.notes.append(f"rows of {split_name(partition)} were deleted before they were read")
                 self._end(partition)
         elif error.code() in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
