@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from lowmark.integration.spark.sessions import Query, QueryEvent, UnheardEnd, called
 
@@ -19,13 +20,21 @@ log = logging.getLogger("lowmark")
 _SILENT_US = 10_000_000
 
 
+class _Ended(NamedTuple):
+    """A query that ended before a run was tied to it."""
+
+    query_id: str
+    run_id: str
+    name: str | None
+    failure: str | None
+
+
 class ListenerEvents:
     """Takes the events of Spark's listener."""
 
     def __init__(self, runs: Runs, reports: Reports, beside: Beside[Mapping[str, str]]) -> None:
         self._runs, self._reports, self._beside = runs, reports, beside
-        # (query, its run, its name, why it failed), at most two
-        self._ended_untied: list[tuple[str, str, str | None, str | None]] = []
+        self._ended_untied: list[_Ended] = []  # at most two, whose runs cannot be told apart
         self._inactive: frozenset[str] = frozenset()  # Spark's runs that were over when the service last looked
 
     def take_event(self, kind: str, event: QueryEvent) -> None:
@@ -84,8 +93,8 @@ class ListenerEvents:
             if not run.ended:
                 self._reports.end(run, told)
         if not tied:
-            ended = query_id, run_id, None if query is None else query.name, told
-            self._ended_untied = [*self._ended_untied[:1], ended]  # with two, their runs cannot be told apart
+            ended = _Ended(query_id, run_id, None if query is None else query.name, told)
+            self._ended_untied = [*self._ended_untied[:1], ended]
         self._runs.queries.forget(run_id)
         self._end_untied()
         # Last, because both ask Spark.
@@ -127,12 +136,13 @@ class ListenerEvents:
         """
         tied = {run.run_id for run in self._runs}
         begins = {each for query in self._runs.queries if query.run_id not in tied for each in query.streams()}
-        failure = self._ended_untied[-1][-1] if self._ended_untied else None
+        failure = self._ended_untied[-1].failure if self._ended_untied else None
         untied = [run for run in self._runs if run.run_id is None and not run.ended]
         gone = [run for run in untied if run.stream.stream_id not in begins]
         for run in gone:
             run.ended, run.failure = True, failure
             if len(self._ended_untied) == 1:
-                run.tie(*self._ended_untied[0][:3])
+                [ended] = self._ended_untied
+                run.tie(ended.query_id, ended.run_id, ended.name)
         if len(gone) == len(untied):
             self._ended_untied.clear()
