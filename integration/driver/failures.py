@@ -120,7 +120,7 @@ def explain(
     """
     known: dict[str, str] = {}
     if query is not None and query.newest() is None:
-        known = _explain_checkpoint(query, query_id, streams)
+        known = _explain_checkpoint(query, streams)
     if (meaning := _meaning(failure)) is not None:
         where = f' on "{", ".join(sorted(names))}"' if names else ""
         log.error("query %s%s: %s", query_id, where, meaning)
@@ -163,7 +163,7 @@ def conflict_of(query: Query, streams: Mapping[str, Stream]) -> str | None:
         return None
 
 
-def _explain_checkpoint(query: Query, query_id: str, streams: Mapping[str, Stream]) -> dict[str, str]:
+def _explain_checkpoint(query: Query, streams: Mapping[str, Stream]) -> dict[str, str]:
     """Explain a failure before the first batch by a wrong checkpoint, which Spark's own text does not name."""
     why = conflict_of(query, streams)
     if why is None:
@@ -173,5 +173,5 @@ def _explain_checkpoint(query: Query, query_id: str, streams: Mapping[str, Strea
         if new:
             _explained.append(query.run_id)
     if new:
-        log.error("query %s: %s", query_id, why)
+        log.error("query %s: %s", query.query_id, why)
     return {streams[stream_id].name: why for stream_id in query.streams() if stream_id in streams}
