@@ -64,8 +64,8 @@ class RowsLog:
     """Warnings about the rows of a batch: each once in a run, but each time for a batch that was not measured."""
 
     looked_at_watermark: bool = False
-    _times: bool = False
-    _part: bool = False
+    _told_times: bool = False
+    _told_part: bool = False
 
     def look(
         self,
@@ -77,9 +77,9 @@ class RowsLog:
     ) -> bool:
         """Look at a report that was taken. Return whether its batch had rows that were not measured."""
         self._look_at_watermark(stream, progress.watermark_us)
-        said = None if self._times else watermarks.unusable_times
+        said = None if self._told_times else watermarks.unusable_times
         if said is not None:
-            self._times = True
+            self._told_times = True
             log.warning('stream "%s": %s', stream.name, said)
         if measured is not None:
             # Offsets of transaction markers and compacted records are not rows.
@@ -110,9 +110,9 @@ class RowsLog:
 
     def _look_at_part(self, stream: Stream, batch_id: int, measured_rows: int, offsets: int) -> None:
         """Warn of a batch that was read in part, because unread rows move no watermark."""
-        if self._part or not stream.keeps_rows or not 0 < measured_rows * 2 < offsets:
+        if self._told_part or not stream.keeps_rows or not 0 < measured_rows * 2 < offsets:
             return
-        self._part = True
+        self._told_part = True
         log.warning(
             'stream "%s", batch %d: %s rows were measured of a batch of %s Kafka offsets; rows that are not read '
             "move no watermark. Hint: a foreachBatch function must read the whole batch it is given (write it, count "
