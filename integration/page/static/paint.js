@@ -190,15 +190,15 @@ export function profile(canvas, { rows, view, low, native, first, last, holder }
   }
 }
 
-// Event time over this browser's own minutes: the band of all splits, the low watermark, native Spark's.
-// points: {at, low, native, least, most}, microseconds, oldest first.
+// The low watermark over the last hour; since this browser looks also native Spark's, and the band of all splits.
+// points: {at, low, native, least, most}, microseconds, oldest first; at least one.
 export function history(canvas, points) {
   const { clientWidth: width, clientHeight: height } = canvas;
   const on = sheet(canvas, width, height);
   const [left, right, top, bottom] = [10, width - 92, 10, height - 20];
   const values = points.flatMap(({ low, least, most }) => [low, least, most]).filter((us) => us !== null);
-  const view = stretch(values, [points[points.length - 1]?.native ?? null]);
-  const [from, to] = [points[0].at, Math.max(points[points.length - 1].at, points[0].at + 60e6)];
+  const view = stretch(values, [points.at(-1).native]);
+  const [from, to] = [points[0].at, Math.max(points.at(-1).at, points[0].at + 60e6)];
   const x = scale({ from, to }, left, right);
   const y = scale({ from: view.to, to: view.from }, top, bottom);
   const inside = (us) => Math.min(Math.max(y(us), top - 4), bottom + 4);
@@ -241,7 +241,7 @@ export function history(canvas, points) {
 }
 
 export function historyInWords(points) {
-  const [first, last] = [points[0], points[points.length - 1]];
+  const [first, last] = [points[0], points.at(-1)];
   const rose = first.low === null || last.low === null ? null : last.low - first.low;
   const words = [`Seen for ${span(last.at - first.at)}.`];
   if (rose !== null) words.push(rose > 0 ? `The low watermark rose by ${span(rose)}.` : "The low watermark did not rise.");
