@@ -14,8 +14,6 @@ by the values of its columns, as JSON, and the driver makes ids from the names.
 
 from __future__ import annotations
 
-import base64
-import datetime as dt
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +36,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch, future_limit_us, map_in_arrow
 from .late import of_this_batch
 from .measure import Measured
-from .python_values import from_json, rows_of, split_values
+from .python_values import from_json, rows_of, split_values, to_json
 from .user_functions import Generators, assigned_us
 
 if TYPE_CHECKING:
@@ -279,9 +277,4 @@ def _int64(value: int | None) -> Any:
     return pa.scalar(value, pa.int64())
 
 
-def _plain(value: dt.date | bytes) -> str:
-    """As Spark writes it: JSON has no dates and no binaries."""
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value.isoformat()
-
-
-_text = json.JSONEncoder(default=_plain).encode  # the values of a split's columns
+_text = json.JSONEncoder(default=to_json).encode  # the values of a split's columns

@@ -55,8 +55,13 @@ def split_values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
         return [None if text is None else text.decode(errors=BROKEN_TEXT) for text in texts]
 
 
+def to_json(value: dt.date | bytes) -> str:
+    """Return a value of a split's column as Spark writes it into JSON, which has no dates and no binaries."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value.isoformat()
+
+
 def from_json(value: Any, kind: str) -> Any:
-    """Return the value of a split's column: JSON has no dates and no binaries, so both are text there."""
+    """Return a value of a split's column out of JSON, where a date and a binary are the texts of `to_json`."""
     if not isinstance(value, str):
         return bytes(value) if isinstance(value, bytearray) else value
     match kind:
