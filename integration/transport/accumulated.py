@@ -147,7 +147,7 @@ def map_in_arrow(
     df: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], object], schema: StructType
 ) -> DataFrame:
     """Return `df.mapInArrow(function, schema)` without requiring pandas, which is not used here."""
-    from .split_key import quoted
+    from .split_key import quoted  # here, because executors import this module, and may lack the packages of its hashes
 
     made = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     column: Any = made(*map(quoted, df.columns))
