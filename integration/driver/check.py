@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 
 def session(spark: object) -> None:
-    """Raises `SessionUnfit` for an object that is no session of Spark."""
+    """Raise `SessionUnfit` for an object that is no session of Spark."""
     if hasattr(spark, "_jsparkSession") or is_connect(spark):
         versions.check_session(cast("SparkSession", spark))
         return
@@ -29,7 +29,7 @@ def session(spark: object) -> None:
 def service(
     *, coordinator: str | None, require_coordinator: bool, job: str | None, job_queries: int, job_away: object = None
 ) -> None:
-    """Raises `ServiceRefused` for arguments of `LowWatermarkService` that do not go together."""
+    """Raise `ServiceRefused` for arguments of `LowWatermarkService` that do not go together."""
     if job is not None and coordinator is None:
         raise ServiceRefused(
             f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named",
@@ -60,7 +60,7 @@ def service(
 
 
 def name(name: object) -> None:
-    """Raises `WrapRefused` for an object that cannot be the name of a stream."""
+    """Raise `WrapRefused` for an object that cannot be the name of a stream."""
     if not isinstance(name, str):
         raise WrapRefused(str(name), f"the name is {name!r}, expected a text", 'pass a name such as name="orders".')
     if not name:
@@ -74,7 +74,7 @@ def name(name: object) -> None:
 
 
 def function(name: str, what: str, given: object) -> None:
-    """Raises `WrapRefused` for an object that cannot be called, such as the result of a function."""
+    """Raise `WrapRefused` for an object that cannot be called, such as the result of a function."""
     if not callable(given):
         fact = f"{what} is {given!r:.100}, expected a function"
         raise WrapRefused(name, fact, "pass the function itself, not its result.")
