@@ -1,7 +1,7 @@
 """The JSON Schema of `lowmark status --json`: `docs/status.schema.json`, and `lowmark status --json-schema`.
 
-Made from the types of the status, so the schema and the output cannot disagree. Later versions may add fields; within a
-major version no field is renamed or removed.
+Made from the types of the status, and from the classes below for the objects that `run_json` writes by hand. Later
+versions may add fields; within a major version no field is renamed or removed.
 """
 
 from __future__ import annotations
