@@ -15,8 +15,8 @@ from lowmark.integration.errors import ByHandRefused
 from lowmark.integration.process.user import user
 from lowmark.watermark import duration_us
 
+from .asking import ask
 from .common import Connect, Debug, Json
-from .status import ask
 
 if TYPE_CHECKING:
     from lowmark.integration.transport.driver_rpc import Client, MarkRequest

@@ -17,8 +17,8 @@ from lowmark.watermark import LowmarkError, SetByHand, WrongClock, duration_us
 from lowmark.watermark.moment import us_of
 from lowmark.watermark.printable import counted, printable
 
+from .asking import ask
 from .common import Connect, Debug, Json, Name
-from .status import ask
 
 _BY_HAND_SHOWN = 10
 _MOVING, _STUCK, _UNREACHABLE = 0, 1, 2

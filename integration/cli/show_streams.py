@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from lowmark.integration.console import Sheet, ago
@@ -15,28 +14,11 @@ from lowmark.watermark.splits.status import by_need
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from lowmark.integration.transport.driver_rpc import StatusReply
-
 _STYLES = {
     **dict.fromkeys(("failed", "stuck"), "bold red"),
     **dict.fromkeys(("silent", "waiting", "standing"), "yellow"),
     "moving": "green",
 }
-
-
-def running_or_failed(services: list[tuple[str, StatusReply]]) -> list[tuple[str, StatusReply]]:
-    """Leave out queries that ended in order, and failed ones that run again, also in another service."""
-    from lowmark.integration.transport.driver_rpc import newest
-
-    failed = {id(run) for _, run, _ in newest(services) if _verdict(run) == "failed"}
-    return [(a, kept(r, lambda run: not run["run"]["ended"] or id(run) in failed)) for a, r in services]
-
-
-def kept(reply: StatusReply, keep: Callable[[dict[str, Any]], bool]) -> StatusReply:
-    """Return a service's answer with some of its streams."""
-    those = [(s, text) for s, text in zip(reply.streams, reply.explanations, strict=True) if keep(s)]
-    return msgspec.structs.replace(reply, streams=[s for s, _ in those], explanations=[text for _, text in those])
 
 
 def stream_json(stream: dict[str, Any]) -> dict[str, Any]:

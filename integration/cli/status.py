@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from lowmark.integration.console import EscapingConsole, print_error, print_json, print_lines
-from lowmark.integration.errors import CoordinatorUnreachable, NoService, ServiceUnreachable, UnknownStream
+from lowmark.integration.console import EscapingConsole, print_json, print_lines
 from lowmark.watermark.printable import printable
 from rich.text import Text
 
+from .asking import ask, ask_coordinator
 from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Limit, Name, TlsCa, TlsCert, TlsKey, TokenFile
-from .show_streams import kept, running_or_failed, stream_json, stream_table
+from .show_streams import stream_json, stream_table
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from lowmark.integration.coordinator.access import Caller
-    from lowmark.integration.coordinator.messages import StatusAnswer
     from lowmark.integration.transport.driver_rpc import StatusReply
     from rich.console import RenderableType
 
@@ -144,96 +140,3 @@ def explain(
     texts = [text for _, reply in replies for text in reply.explanations]
     more = [f"; `lowmark explain --coordinator {shlex.quote(at)}` tells of the queries there" for at, _ in coordinators]
     print_lines("\n\n".join(texts or [f"no running query with a wrapped stream{''.join(more)}"]))
-
-
-def ask(
-    name: str | None,
-    connect: str | None,
-    token_file: Path | None = None,
-    limit: int | None = None,
-    *,
-    failed: bool = False,
-    ended: bool = False,
-    hung: list[ServiceUnreachable] | None = None,
-    tell: Callable[[str], None] = print_error,
-) -> tuple[list[tuple[str, StatusReply]], list[tuple[str, StatusAnswer]]]:
-    """Ask one service, or all services and coordinators of this user; with a name, only those that have the stream.
-
-    Args:
-        limit: number of splits of a stream, and of tasks at a coordinator.
-        failed: whether queries that failed, and do not run again, are among the streams.
-        ended: whether all queries that ended are.
-        hung: receives the errors of services that exist and give no status; `tell` hears of them, too.
-        tell: called with a line on each service or coordinator that does not answer.
-
-    Raises:
-        NoService: no service runs.
-        UnknownStream: no service has a stream of that name.
-        ServiceUnreachable: no service answers at the given address.
-    """
-    from lowmark.integration.coordinator.access import Caller
-    from lowmark.integration.coordinator.ask import ask_status
-    from lowmark.integration.process import sockets
-    from lowmark.integration.transport.driver_rpc import NO_SERVICE, Client, StatusRequest, why_silent
-
-    services, coordinators = [], []
-    silent: dict[str, ServiceUnreachable] = {}
-    for address in [connect] if connect is not None else sockets.find_addresses():
-        client = Client(address)
-        try:
-            services.append((address, client.status(StatusRequest(limit=limit, ended=ended or failed))))
-        except ServiceUnreachable as other:
-            if connect is not None:
-                raise
-            if (why := why_silent(other)) is not None:
-                silent[why] = other
-            if not other.cause.startswith(NO_SERVICE):
-                continue
-            try:
-                coordinators.append((address, ask_status(Caller(address, token_file=token_file), limit=limit)))
-            except CoordinatorUnreachable as refused:
-                tell(str(refused))
-        finally:
-            client.close()
-    if not services and not coordinators:
-        raise next(iter(silent.values())) if silent else NoService(tuple(map(str, sockets.folders())))
-    for why in silent:
-        tell(why)
-    if hung is not None:
-        hung += silent.values()
-    if failed:
-        services = running_or_failed(services)
-    return (services, coordinators) if name is None else _only(name, services, coordinators)
-
-
-def _only(
-    name: str, services: list[tuple[str, StatusReply]], coordinators: list[tuple[str, StatusAnswer]]
-) -> tuple[list[tuple[str, StatusReply]], list[tuple[str, StatusAnswer]]]:
-    """Return the services and coordinators that have a stream, with that stream alone."""
-    from .show_coordinator import only
-
-    known = {str(stream["name"]) for _, reply in services for stream in reply.streams}
-    shared = {source.source_id for _, answer in coordinators for source in answer.coordinator.sources}
-    if name not in known | shared:
-        raise UnknownStream(name, tuple(sorted(known | shared)))
-    return (
-        [(a, r) for a, whole in services if (r := kept(whole, lambda stream: stream["name"] == name)).streams],
-        [(a, only(name, r)) for a, r in coordinators if any(s.source_id == name for s in r.coordinator.sources)],
-    )
-
-
-def ask_coordinator(caller: Caller, name: str | None, connect: str | None, limit: int | None) -> StatusAnswer:
-    """Ask a coordinator; with a name, only for the sources of that name.
-
-    Raises:
-        CoordinatorUnreachable: no answer came, or the caller has no access.
-        UnknownStream: the coordinator has no source of that name.
-    """
-    from lowmark.integration.coordinator.ask import ask_status
-
-    from .show_coordinator import only
-
-    if connect is not None:
-        raise typer.BadParameter("--connect asks a service and --coordinator a coordinator; pass one of them")
-    answer = ask_status(caller, limit=limit)
-    return answer if name is None else only(name, answer)

@@ -23,8 +23,8 @@ from lowmark.watermark import LowmarkError, duration_us, format_time_us
 from lowmark.watermark.moment import least_us, time_us
 from lowmark.watermark.printable import printable
 
+from .asking import ask, ask_coordinator
 from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Name, TlsCa, TlsCert, TlsKey, TokenFile
-from .status import ask, ask_coordinator
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.access import Caller

@@ -1,0 +1,128 @@
+"""Asks services and coordinators for their status, for all commands that look at running streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+from lowmark.integration.console import print_error
+from lowmark.integration.errors import CoordinatorUnreachable, NoService, ServiceUnreachable, UnknownStream
+from lowmark.integration.verdict import verdict
+
+if TYPE_CHECKING:
+    from lowmark.integration.coordinator.access import Caller
+    from lowmark.integration.coordinator.messages import StatusAnswer
+    from lowmark.integration.transport.driver_rpc import StatusReply
+
+    Services = list[tuple[str, StatusReply]]  # each with its address
+    Coordinators = list[tuple[str, StatusAnswer]]  # the same
+
+
+def ask(
+    name: str | None,
+    connect: str | None,
+    token_file: Path | None = None,
+    limit: int | None = None,
+    *,
+    failed: bool = False,
+    ended: bool = False,
+    hung: list[ServiceUnreachable] | None = None,
+    tell: Callable[[str], None] = print_error,
+) -> tuple[Services, Coordinators]:
+    """Ask one service, or all services and coordinators of this user; with a name, only those that have the stream.
+
+    Args:
+        limit: number of splits of a stream, and of tasks at a coordinator.
+        failed: whether queries that failed, and do not run again, are among the streams.
+        ended: whether all queries that ended are.
+        hung: receives the errors of services that exist and give no status; `tell` hears of them, too.
+        tell: called with a line on each service or coordinator that does not answer.
+
+    Raises:
+        NoService: no service runs.
+        UnknownStream: no service has a stream of that name.
+        ServiceUnreachable: no service answers at the given address.
+    """
+    from lowmark.integration.coordinator.access import Caller
+    from lowmark.integration.coordinator.ask import ask_status
+    from lowmark.integration.process import sockets
+    from lowmark.integration.transport.driver_rpc import NO_SERVICE, Client, StatusRequest, why_silent
+
+    services, coordinators = [], []
+    silent: dict[str, ServiceUnreachable] = {}
+    for address in [connect] if connect is not None else sockets.find_addresses():
+        client = Client(address)
+        try:
+            services.append((address, client.status(StatusRequest(limit=limit, ended=ended or failed))))
+        except ServiceUnreachable as other:
+            if connect is not None:
+                raise
+            if (why := why_silent(other)) is not None:
+                silent[why] = other
+            if not other.cause.startswith(NO_SERVICE):
+                continue
+            try:
+                coordinators.append((address, ask_status(Caller(address, token_file=token_file), limit=limit)))
+            except CoordinatorUnreachable as refused:
+                tell(str(refused))
+        finally:
+            client.close()
+    if not services and not coordinators:
+        raise next(iter(silent.values())) if silent else NoService(tuple(map(str, sockets.folders())))
+    for why in silent:
+        tell(why)
+    if hung is not None:
+        hung += silent.values()
+    if failed:
+        services = _running_or_failed(services)
+    return (services, coordinators) if name is None else _only(name, services, coordinators)
+
+
+def ask_coordinator(caller: Caller, name: str | None, connect: str | None, limit: int | None) -> StatusAnswer:
+    """Ask a coordinator; with a name, only for the sources of that name.
+
+    Raises:
+        CoordinatorUnreachable: no answer came, or the caller has no access.
+        UnknownStream: the coordinator has no source of that name.
+    """
+    from lowmark.integration.coordinator.ask import ask_status
+
+    from .show_coordinator import only
+
+    if connect is not None:
+        raise typer.BadParameter("--connect asks a service and --coordinator a coordinator; pass one of them")
+    answer = ask_status(caller, limit=limit)
+    return answer if name is None else only(name, answer)
+
+
+def _only(name: str, services: Services, coordinators: Coordinators) -> tuple[Services, Coordinators]:
+    """Return the services and coordinators that have a stream, with that stream alone."""
+    from .show_coordinator import only
+
+    known = {str(stream["name"]) for _, reply in services for stream in reply.streams}
+    shared = {source.source_id for _, answer in coordinators for source in answer.coordinator.sources}
+    if name not in known | shared:
+        raise UnknownStream(name, tuple(sorted(known | shared)))
+    return (
+        [(a, r) for a, whole in services if (r := _kept(whole, lambda stream: stream["name"] == name)).streams],
+        [(a, only(name, r)) for a, r in coordinators if any(s.source_id == name for s in r.coordinator.sources)],
+    )
+
+
+def _running_or_failed(services: Services) -> Services:
+    """Leave out queries that ended in order, and failed ones that run again, also in another service."""
+    from lowmark.integration.transport.driver_rpc import newest
+
+    now = datetime.now(timezone.utc)
+    failed = {id(run) for _, run, _ in newest(services) if verdict(run, now) == "failed"}
+    return [(a, _kept(r, lambda run: not run["run"]["ended"] or id(run) in failed)) for a, r in services]
+
+
+def _kept(reply: StatusReply, keep: Callable[[dict[str, Any]], bool]) -> StatusReply:
+    """Return a service's answer with some of its streams."""
+    those = [(s, text) for s, text in zip(reply.streams, reply.explanations, strict=True) if keep(s)]
+    return msgspec.structs.replace(reply, streams=[s for s, _ in those], explanations=[text for _, text in those])
