@@ -67,6 +67,17 @@ class LateOutput:
                 hint = f'pass {argument}="{example}".'
                 raise WrapRefused(name, f"{argument} is {column!r:.100}, expected the name of a new column", hint)
 
+    def _check_folder(self, name: str) -> None:
+        folder, until = cast("object", self.folder), cast("object", self.until)
+        if folder is None and until is not None:
+            raise WrapRefused(name, "late_until has no meaning without late_to", 'pass late_to="/data/late", too.')
+        if folder is not None and (not isinstance(folder, str | os.PathLike) or not os.fspath(folder)):
+            hint = 'pass late_to="/data/late" or late_to="s3a://bucket/late".'
+            raise WrapRefused(name, f"late_to is {folder!r:.100}, expected the path of a folder", hint)
+        if not isinstance(until, str | Column | None):
+            fact = f"late_until is {until!r:.100}, expected an SQL expression or a Column"
+            raise WrapRefused(name, fact, _UNTIL_HINT)
+
     def add(self, data: DataFrame, name: str, event_time: str) -> DataFrame:
         if not self.names:
             return data
@@ -103,17 +114,6 @@ class LateOutput:
         more = [StructField(column, kind) for column, kind in kinds.items() if column is not None]
         # One partition, because a batch has one file.
         return map_in_arrow(dropped.repartition(1), writer, StructType([*df.schema.fields, *more]))
-
-    def _check_folder(self, name: str) -> None:
-        folder, until = cast("object", self.folder), cast("object", self.until)
-        if folder is None and until is not None:
-            raise WrapRefused(name, "late_until has no meaning without late_to", 'pass late_to="/data/late", too.')
-        if folder is not None and (not isinstance(folder, str | os.PathLike) or not os.fspath(folder)):
-            hint = 'pass late_to="/data/late" or late_to="s3a://bucket/late".'
-            raise WrapRefused(name, f"late_to is {folder!r:.100}, expected the path of a folder", hint)
-        if not isinstance(until, str | Column | None):
-            fact = f"late_until is {until!r:.100}, expected an SQL expression or a Column"
-            raise WrapRefused(name, fact, _UNTIL_HINT)
 
     def _timed(self, df: DataFrame, name: str, event_time: str) -> DataFrame:
         """Return the rows with the time until which they count; a row of several windows comes once for each."""
