@@ -72,7 +72,7 @@ All = Annotated[bool, typer.Option("--all", help="Read all there is, however muc
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page with pictures to this file, too.")]
 Limit = Annotated[int, typer.Option(help="Show so many splits, those that lose most first; 0: all.", min=0)]
 
-_log = logging.getLogger("lowmark")
+log = logging.getLogger("lowmark")
 
 
 @audit.command("kafka", epilog=EXIT_CODES)
@@ -329,7 +329,7 @@ class _Watch:
 
     def progress(self, read: int, total: int) -> None:
         self._bar.update(self._task, completed=read, total=total)
-        _log.debug("read %d of about %d", read, total)
+        log.debug("read %d of about %d", read, total)
 
     def _interrupt(self, number: int, _frame: object) -> None:
         if number == signal.SIGTERM:

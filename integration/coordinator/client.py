@@ -35,7 +35,7 @@ from .access import Caller, cause_of
 from .client_state import ClientState, GivenUp, Holdings, NewLow
 from .messages import SAY, WATCH, Say, SayAnswer, Told, Watch, encode
 
-_log = logging.getLogger("lowmark")
+log = logging.getLogger("lowmark")
 
 
 class CoordinatorClient:
@@ -211,7 +211,7 @@ class CoordinatorClient:
 
     def _begin_again(self, error: Exception) -> None:
         why = f"an error has ended the connection: {described(error)}"
-        _log.error(
+        log.error(
             "the link to the coordinator at %s begins again with what this application said last, because an error may "
             "have left its state half changed: %s",
             self.address,
@@ -279,11 +279,11 @@ class CoordinatorClient:
                 case NewLow() if self._on_low is not None:
                     self._on_low(heard.task, heard.low_us)
                 case GivenUp():
-                    _log.error("%s", heard.error)
+                    log.error("%s", heard.error)
                     if self._on_given_up is not None:
                         self._on_given_up(heard.token, heard.error)
-        except Exception:  # noqa: BLE001  # an error of the application; the connection goes on
-            _log.exception("a callback of the application raised; the connection goes on")
+        except Exception:  # an error of the application; the connection goes on
+            log.exception("a callback of the application raised; the connection goes on")
 
     def _connect(self, now_us: int) -> None:
         self._answer_by_us = now_us + int(self._deadline_seconds * 1e6)
@@ -305,7 +305,7 @@ class CoordinatorClient:
                     self._state.attached(news.lease_us, now_us)
                     self._answer_by_us = None
                     self._tried.set()
-                    _log.info("connected to the coordinator at %s", self.address)
+                    log.info("connected to the coordinator at %s", self.address)
                 self._state.told(news.messages)
             case SayAnswer():
                 self._answer_by_us = None
@@ -323,9 +323,9 @@ class CoordinatorClient:
 
     def _detach(self, why: str) -> None:
         if self._state.connected:
-            _log.warning("lost the coordinator at %s (%s); low watermarks are held meanwhile", self.address, why)
+            log.warning("lost the coordinator at %s (%s); low watermarks are held meanwhile", self.address, why)
         elif self._state.since_us is None and not self._closing.is_set():
-            _log.warning(
+            log.warning(
                 "no coordinator answers at %s (%s); until one does, low watermarks are held and aligned streams wait. "
                 "It is asked again. Hint: start it with `lowmark serve`, or check the address.",
                 self.address,

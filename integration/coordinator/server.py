@@ -108,7 +108,7 @@ _SERVER_OPTIONS = [
     ("grpc.compression_enabled_algorithms_bitset", 1),
 ]
 
-_log = logging.getLogger("lowmark")
+log = logging.getLogger("lowmark")
 
 
 def restore(journal: Journal, now_us: int, settings: Settings = DEFAULTS) -> LowWatermarkCoordinator:
@@ -294,12 +294,12 @@ class CoordinatorServer:
             except JournalRefused as refused:
                 self._fail(refused)
                 return
-            except Exception as again:  # noqa: BLE001  # counts as the next error
-                _log.error("the coordinator cannot begin again from its journal: %s", why, exc_info=error)
+            except Exception as again:  # counts as the next error
+                log.error("the coordinator cannot begin again from its journal: %s", why, exc_info=error)
                 error = again
                 continue
             self.begun_again = BegunAgain(times + 1, at_us, why)
-            _log.error(
+            log.error(
                 "the coordinator began again from its journal, because an error may have left its state half changed: "
                 "%s. Applications connect again; nothing that was published goes back.",
                 why,
@@ -310,7 +310,7 @@ class CoordinatorServer:
         policy = self._failover.policy
         failed = CoordinatorFailed(described(error), policy.most, str(policy.window))
         failed.__cause__ = error
-        _log.critical("%s", failed, exc_info=error)
+        log.critical("%s", failed, exc_info=error)
         self._fail(failed)
 
     def _fail(self, failed: Exception) -> None:
@@ -428,7 +428,7 @@ class CoordinatorServer:
                 if self.closing or passed >= patience_seconds(refused):
                     raise
                 if not warned:
-                    _log.warning("%s Until then no low watermark rises; it is tried again.", refused)
+                    log.warning("%s Until then no low watermark rises; it is tried again.", refused)
                 warned = True
             self._drop_replaced()
             await asyncio.sleep(_AGAIN_SECONDS)
@@ -484,11 +484,11 @@ class CoordinatorServer:
         task = effect.task
         match effect:
             case TaskLost():
-                _log.warning("task %s was lost: %s", task, effect.why)
+                log.warning("task %s was lost: %s", task, effect.why)
                 self._forget_if_away(task)
             case TaskReturnedLate():
                 late = "task %s came in %s below the low watermark, so its rows in between are late: %s"
-                _log.warning(late, task, rough_duration_us(effect.behind_us), effect.why)
+                log.warning(late, task, rough_duration_us(effect.behind_us), effect.why)
             case RetrieveLowWatermark():
                 self._questions[task] = effect
             case _ if (watcher := self._watcher_of.get(task)) is not None:  # otherwise it is told when it speaks
