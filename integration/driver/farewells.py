@@ -154,7 +154,7 @@ def find(
         try:
             farewell = query.farewells.read(request.resumes)
         except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
-            warn(stream, request.resumes, failed)
+            warn_unreadable(stream, request.resumes, failed)
             continue
         if farewell is not None and _fits(farewell, request):
             return farewell
@@ -175,7 +175,7 @@ def warn_unwritten(stream: str, failed: Exception, *, over: bool) -> None:
     log.warning(_LAST_NOT_LEFT if over else _NOT_LEFT, stream, failed)
 
 
-def warn(stream: str, token: str | None, failed: Exception) -> None:
+def warn_unreadable(stream: str, token: str | None, failed: Exception) -> None:
     """Log that a farewell cannot be read, and the consequence."""
     log.warning(
         'stream "%s": the file lowmark/%s in the checkpoint cannot be read (%s). The query goes on from its last '

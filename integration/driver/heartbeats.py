@@ -159,7 +159,7 @@ def _restored(
         try:
             run = attach(state=left_behind.state or request.state)
         except CorruptSnapshot as corrupt:
-            farewells.warn(stream.name, request.resumes, corrupt)
+            farewells.warn_unreadable(stream.name, request.resumes, corrupt)
             left_behind = None
     if run is None:
         try:
