@@ -1,8 +1,9 @@
 // Asks /state every second, and shows what it said. Nothing here changes anything there.
 
+import { $, element, put } from "./elements.js";
 import { clock, count, many, parsed, span, time } from "./format.js";
 import { forgetColours, history, historyInWords } from "./paint.js";
-import { put, Splits } from "./splits.js";
+import { Splits } from "./splits.js";
 
 const EVERY_MS = 1000;
 const PATIENCE_MS = 12_000;
@@ -12,7 +13,6 @@ const LEADS = { "query failed": "The query has failed", "coordinator away": "Its
   "wrong clock": "Wrong clock of", "silent split": "Silent split" };
 const KINDS = { failed: "bad", stuck: "bad", gone: "bad", silent: "warn", waiting: "warn", standing: "warn", moving: "good" };
 
-const $ = (id) => document.getElementById(id);
 const splits = new Splits();
 const histories = new Map(); // by run
 let version = null;
@@ -114,13 +114,8 @@ function show(state) {
 }
 
 function streams({ runs, selected }) {
-  fillList($("streams"), runs, () => {
-    const item = document.createElement("li");
-    const link = document.createElement("a");
-    link.append(span_("verdict"), document.createElement("b"), document.createElement("small"));
-    item.append(link);
-    return item;
-  }, (item, run) => {
+  const make = () => element("li", {}, element("a", {}, element("span", { className: "verdict" }), element("b"), element("small")));
+  fillList($("streams"), runs, make, (item, run) => {
     const link = item.firstChild;
     const [word, name, query] = link.children;
     link.href = `#${encodeURIComponent(run.id)}`;
@@ -132,9 +127,9 @@ function streams({ runs, selected }) {
   });
 }
 
-function judge(element, { verdict }) {
-  put(element, verdict);
-  element.dataset.kind = KINDS[verdict] ?? "plain";
+function judge(word, { verdict }) {
+  put(word, verdict);
+  word.dataset.kind = KINDS[verdict] ?? "plain";
 }
 
 // The time by the clock of the service, which no step of a wall clock moves; what the service tells goes by it.
@@ -170,7 +165,7 @@ function stream(run, state) {
   held(run);
   $("left-out-section").hidden = run.left_out.length === 0;
   put($("left-out-heading"), `${many(run.states.idle ?? run.left_out.length, "idle split is", "idle splits are")} left out`);
-  fillList($("left-out"), run.left_out, () => document.createElement("li"), (item, [name, why]) => put(item, `${name}: ${why}`));
+  fillList($("left-out"), run.left_out, () => element("li"), (item, [name, why]) => put(item, `${name}: ${why}`));
   put($("explanation"), run.explanation);
 }
 
@@ -186,11 +181,7 @@ function facts(run, now) {
     ["Rows", count(counts.rows), `in ${many(run.batches, "batch", "batches")}`],
     ["Ahead of the clock", count(counts.future_rows), run.clocks.length === 0 ? "rows that move nothing" : `rows that move nothing, of ${many(run.clocks.length, "split")}`, counts.future_rows > 0 && "bad"],
   ];
-  fillList($("facts"), list, () => {
-    const group_ = document.createElement("div");
-    group_.append(document.createElement("dt"), document.createElement("dd"), document.createElement("dd"));
-    return group_;
-  }, (item, [what, value, more, kind]) => {
+  fillList($("facts"), list, () => element("div", {}, element("dt"), element("dd"), element("dd")), (item, [what, value, more, kind]) => {
     item.dataset.kind = kind || "";
     [what, value, more].forEach((text, at) => put(item.children[at], text));
   });
@@ -215,11 +206,8 @@ function group(run) {
 
 function held(run) {
   const spells = run.held.filter(([, since, until]) => since !== null && until !== null);
-  fillList($("held"), spells.length ? spells : [null], () => {
-    const item = document.createElement("li");
-    item.append(document.createElement("span"), document.createElement("b"), span_("quiet"));
-    return item;
-  }, (item, spell) => {
+  const make = () => element("li", {}, element("span"), element("b"), element("span", { className: "quiet" }));
+  fillList($("held"), spells.length ? spells : [null], make, (item, spell) => {
     const [name, since, until] = spell ?? ["nobody yet", null, null];
     put(item.children[0], spell === null ? "" : span(Math.max(0, parsed(until) - parsed(since))));
     put(item.children[1], name ?? "nobody");
@@ -274,13 +262,7 @@ function fillList(list, things, make, fill) {
 }
 
 function row(cells) {
-  const made = document.createElement("tr");
-  for (let at = 0; at < cells; at += 1) made.append(document.createElement("td"));
-  return made;
-}
-
-function span_(className) {
-  return Object.assign(document.createElement("span"), { className });
+  return element("tr", {}, ...Array.from({ length: cells }, () => element("td")));
 }
 
 function sentence(text) {

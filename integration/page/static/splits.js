@@ -1,6 +1,7 @@
 // The splits of the stream in view: a table of one page of them, their strips beside it, and all of them in a profile.
 // Names come from data, and may hold anything: they are text everywhere, never markup, never a key of an object.
 
+import { $, element, put } from "./elements.js";
 import { count, many, parsed, span, time } from "./format.js";
 import { profile, stretch, strips } from "./paint.js";
 
@@ -12,14 +13,13 @@ const PAGE = 50;
 const PROFILE_FROM = 40;
 const NUMBERED = new Intl.Collator("en", { numeric: true }); // orders-9 before orders-10
 
-const $ = (id) => document.getElementById(id);
-
 export class Splits {
   constructor() {
     this.all = new Map();
     this.first = 0;
     this.wanted = new Set();
     this.open = null; // name of the split of which more is shown
+    this.more = element("tr", { className: "more" }, element("td"));
     this.listed = [];
     this.lines = []; // the rows of the table, made once and filled again and again
     this.reading = false; // who reads the table does not want its rows to change places
@@ -43,13 +43,10 @@ export class Splits {
   }
 
   filter(state) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.setAttribute("aria-pressed", "false");
-    const word = document.createElement("span");
-    word.className = "state";
+    const word = element("span", { className: "state" });
     word.dataset.state = state;
-    button.append(word);
+    const button = element("button", { type: "button" }, word);
+    button.setAttribute("aria-pressed", "false");
     button.addEventListener("click", () => {
       const on = !this.wanted.delete(state);
       if (on) this.wanted.add(state);
@@ -189,11 +186,6 @@ export class Splits {
   }
 
   fillMore() {
-    if (this.more === undefined) {
-      this.more = document.createElement("tr");
-      this.more.className = "more";
-      this.more.append(document.createElement("td"));
-    }
     const { run, shown } = this;
     const opened = shown.findIndex(({ name }) => name === this.open);
     if (opened < 0) {
@@ -259,7 +251,7 @@ export class Splits {
       const { offsetTop: top, offsetHeight: tall } = this.lines[at].line;
       return { top, height: tall, state: split.state, watermark_us: split.watermark_us, holds: split.name === run.holder };
     });
-    const covered = this.open !== null && this.more?.parentNode ? [this.more.offsetTop, this.more.offsetHeight] : null;
+    const covered = this.open !== null && this.more.parentNode ? [this.more.offsetTop, this.more.offsetHeight] : null;
     const place = { left: `${left}px`, width: `${width}px`, height: `${height}px` };
     for (const [what, where] of Object.entries(place)) if (canvas.style[what] !== where) canvas.style[what] = where;
     strips(canvas, { width, height, head: top, rows, view, low, native, cap });
@@ -281,30 +273,23 @@ export class Splits {
   }
 }
 
-// Text that is there already is not put again: a screen reader and the layout have nothing to do then.
-export function put(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
-
+// A row of the table: its parts by name, and the name of the split that it shows.
 function line() {
-  const made = { line: document.createElement("tr"), name: null };
-  const cell = (kind, className) => {
-    const each = document.createElement(kind);
-    each.className = className;
-    made.line.append(each);
-    return each;
+  const cell = (className, ...children) => element("td", { className }, ...children);
+  const made = {
+    name: null,
+    button: element("button", { type: "button" }),
+    state: element("span", { className: "state" }),
+    comma: element("span", { className: "comma" }),
+    tag: element("span"),
+    time: cell("c-time"),
+    ahead: cell("c-ahead"),
+    unread: cell("c-unread"),
+    rows: cell("c-rows"),
+    last: cell("c-last"),
   };
-  const head = cell("th", "c-name");
-  head.scope = "row";
-  made.button = Object.assign(document.createElement("button"), { type: "button" });
-  head.append(made.button);
-  const state = cell("td", "c-state");
-  made.state = Object.assign(document.createElement("span"), { className: "state" });
-  made.comma = Object.assign(document.createElement("span"), { className: "comma" });
-  made.tag = document.createElement("span");
-  state.append(made.state, made.comma, made.tag);
-  cell("td", "c-strip");
-  [made.time, made.ahead, made.unread] = [cell("td", "c-time"), cell("td", "c-ahead"), cell("td", "c-unread")];
-  [made.rows, made.last] = [cell("td", "c-rows"), cell("td", "c-last")];
+  const head = element("th", { className: "c-name", scope: "row" }, made.button);
+  const state = cell("c-state", made.state, made.comma, made.tag);
+  made.line = element("tr", {}, head, state, cell("c-strip"), made.time, made.ahead, made.unread, made.rows, made.last);
   return made;
 }

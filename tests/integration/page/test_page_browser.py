@@ -451,7 +451,7 @@ def test_it_asks_nobody_but_its_own_server_and_works_without_internet(
     shows(page, "#splits-count", "8")
     assert page.context.cookies() == []
     page.close()
-    files = ("", "format.js", "icon.svg", "page.css", "page.js", "paint.js", "splits.js", "state")
+    files = ("", "elements.js", "format.js", "icon.svg", "page.css", "page.js", "paint.js", "splits.js", "state")
     assert asked <= {served[1] + file for file in files}
 
 
