@@ -61,7 +61,7 @@ _FAULTS = (
 _ENDED = "terminated with exception: "
 _TRACEBACK = "Traceback (most recent call last):"
 _OUR_ERROR = re.compile(r".*?\blowmark(?:\.\w+)*\.[A-Z]\w*: ")
-_BRIEF_MOST = 1_000
+_MOST_BRIEF = 1_000  # characters
 _explaining = threading.Lock()
 _explained: deque[str] = deque(maxlen=100)
 """Runs of queries whose failure is logged already: every service on a session hears of the same failure."""
@@ -89,7 +89,7 @@ def brief(failure: str | None) -> str | None:
     if first.endswith(_TRACEBACK):
         first = _raised(failure) or first
     _, _, cause = first.partition(_ENDED)
-    return _OUR_ERROR.sub("", cause or first, count=1)[:_BRIEF_MOST]
+    return _OUR_ERROR.sub("", cause or first, count=1)[:_MOST_BRIEF]
 
 
 def _raised(failure: str) -> str | None:

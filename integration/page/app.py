@@ -33,7 +33,7 @@ _KINDS = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_RUN_MOST = 400  # characters of a query parameter
+_MOST_PARAMETER = 400  # characters
 
 
 class PageServer(HttpServer):
@@ -99,7 +99,7 @@ def _state(picture: Picture, query: str) -> _Response:
     except ValueError:  # too many fields
         return refused
     version, run = asked.get("since"), asked.get("run")
-    if max(len(version or ""), len(run or "")) > _RUN_MOST:
+    if max(len(version or ""), len(run or "")) > _MOST_PARAMETER:
         return refused
     body = json.dumps(picture.since(version, run), separators=(",", ":"))  # ASCII: a name may be invalid Unicode
     return _Response(HTTPStatus.OK, body.encode(), "application/json", (("Cache-Control", "no-store"),))

@@ -34,12 +34,12 @@ SPLIT_FIELDS = ("name", "shown", *_COPIED, "why", "passed_over", "native_late_ro
 
 _GONE = "gone"  # the service no longer answers
 _ORDER = ("failed", "stuck", _GONE, *(word for word in VERDICTS if word not in ("failed", "stuck")))
-_GONE_MOST = 50
-_GONE_SPLITS_MOST = 10_000
+_MOST_GONE = 50
+_MOST_GONE_SPLITS = 10_000
 _LOOK_US = 900_000
 _BRIEFLY = 10  # splits of a stream out of view: those that `explain` names
-_LIST_MOST = 50
-_SHOWN_MOST = 300  # characters of a name
+_MOST_LISTED = 50
+_MOST_NAME, _MOST_SENTENCE = 300, 2_000  # characters
 _SENTENCES = ("why", "next")
 _NUMBERS = (
     "low_watermark_us", "native_watermark_us", "native_late_rows", "since", "silent_since", "batches", "last_batch_id",
@@ -150,7 +150,7 @@ class Picture:
         self._asked.clear()
         answers = self._look(StatusRequest(limit=_BRIEFLY, ended=True), None)
         replies = {address: answer for address, answer in answers.items() if not isinstance(answer, str)}
-        self._silent = [_shown(answer, most=2_000) for answer in answers.values() if isinstance(answer, str)]
+        self._silent = [_shown(answer, _MOST_SENTENCE) for answer in answers.values() if isinstance(answer, str)]
         self._services = [
             {"address": address, "application": reply.application, "pid": reply.pid}
             for address, reply in sorted(replies.items())
@@ -166,7 +166,7 @@ class Picture:
         """The last known runs of services that no longer answer, marked as gone: the newest losses, then by need."""
         gone = [run for run in self._runs.values() if run["id"] not in seen and run["address"] not in answered]
         gone.sort(key=lambda run: run["verdict"] == _GONE)
-        return [{**run, "verdict": _GONE} for run in gone[:_GONE_MOST]]
+        return [{**run, "verdict": _GONE} for run in gone[:_MOST_GONE]]
 
     def _look_closely(self, run: str | None) -> None:
         selected = self._selected(run)
@@ -187,7 +187,7 @@ class Picture:
             self._rises[_id(stream)] = stream["run"].pop("rises")
             splits = self._splits.setdefault(_id(stream), _Splits())
             splits.take(rows, self._version)
-            if len(splits.gone) > _GONE_SPLITS_MOST:  # forgetting names means that every browser must begin anew
+            if len(splits.gone) > _MOST_GONE_SPLITS:  # forgetting names means that every browser must begin anew
                 splits.gone.clear()
                 self._born = _token()
 
@@ -204,13 +204,13 @@ def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetim
         "verdict": verdict(stream, now),
         "holder": holder,
         "holder_shown": None if holder is None else _shown(holder),
-        **{what: _shown(stream[what], most=2_000) for what in _SENTENCES},
+        **{what: _shown(stream[what], _MOST_SENTENCE) for what in _SENTENCES},
         **{what: stream[what] for what in _NUMBERS},
-        "left_out": [[_shown(name), _shown(why, most=2_000)] for name, why in stream["left_out"][:_LIST_MOST]],
-        "passed_over": [_shown(name) for name in stream["passed_over"][:_LIST_MOST]],
+        "left_out": [[_shown(name), _shown(why, _MOST_SENTENCE)] for name, why in stream["left_out"][:_MOST_LISTED]],
+        "passed_over": [_shown(name) for name in stream["passed_over"][:_MOST_LISTED]],
         "held": [
             [None if spell["holder"] is None else _shown(spell["holder"]), spell["since"], spell["until"]]
-            for spell in stream["held"][:_LIST_MOST]
+            for spell in stream["held"][:_MOST_LISTED]
         ],
         "cause": stream["cause"],
         "set_by_hand": [printable(str(each)) for each in convert(stream.get("set_by_hand", []), list[SetByHand])],
@@ -235,12 +235,12 @@ def _id(stream: Mapping[str, Any]) -> str:
 
 
 def _row(name: str, split: Mapping[str, Any], passed: frozenset[str]) -> Row:
-    shown, why = _shown(name), _shown(split["why"], most=2_000)
+    shown, why = _shown(name), _shown(split["why"], _MOST_SENTENCE)
     native_late_rows = split.get("native_late_rows", 0)  # a field with a default: an earlier service may lack it
     return [name, None if shown == name else shown, *_copied(split), why, name in passed, native_late_rows]
 
 
-def _shown(text: str, most: int = _SHOWN_MOST) -> str:
+def _shown(text: str, most: int = _MOST_NAME) -> str:
     """Return a text as `explain` shows it; of a very long name, the beginning and the end."""
     text = printable(text)
     return text if len(text) <= most else f"{text[: most - 41]}…{text[-40:]}"

@@ -39,7 +39,7 @@ log = logging.getLogger("lowmark")
 _CLIENT_SECONDS = 15.0
 _POLL_SECONDS = 0.1  # how often the server looks whether it is stopped; `stop` waits for the next look
 _MOST_CLIENTS = 16
-_LINE_MOST_BYTES = 65_536
+_MOST_LINE_BYTES = 65_536
 _THIS_MACHINE = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _HEADERS = {
     "Content-Security-Policy": (
@@ -121,8 +121,8 @@ class _Answer(ServerHandler):
 
 class _Handler(WSGIRequestHandler):
     def handle(self) -> None:
-        self.raw_requestline = self.rfile.readline(_LINE_MOST_BYTES + 1)
-        if len(self.raw_requestline) > _LINE_MOST_BYTES:
+        self.raw_requestline = self.rfile.readline(_MOST_LINE_BYTES + 1)
+        if len(self.raw_requestline) > _MOST_LINE_BYTES:
             self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
         elif self.parse_request():
             written = cast("IO[bytes]", self.wfile)  # the type that the base class declares

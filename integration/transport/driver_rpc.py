@@ -38,7 +38,7 @@ _CLIENT_OPTIONS = [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
 
 _THREADS = 32  # begun when needed; readers whose checkpoints hang leave some for others
 
-_DETAIL_MOST_BYTES = 2_500
+_MOST_DETAIL_BYTES = 2_500
 
 _NOT_THERE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
@@ -247,9 +247,9 @@ def _detail(failed: Exception) -> str:
     caller of a longer one only that it was too long.
     """
     text = str(failed).encode(errors="backslashreplace")
-    if len(text) <= _DETAIL_MOST_BYTES:
+    if len(text) <= _MOST_DETAIL_BYTES:
         return str(failed)
-    begin, end = text[: _DETAIL_MOST_BYTES - 500], text[-490:]
+    begin, end = text[: _MOST_DETAIL_BYTES - 500], text[-490:]
     return f"{begin.decode(errors='ignore')} ... {end.decode(errors='ignore')}"
 
 

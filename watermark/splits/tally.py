@@ -36,7 +36,7 @@ class FutureTally:
     last_us: int
 
 
-_FUTURE_SPLITS_MOST = 1_000  # future rows of further splits count in `counts` only
+_MOST_FUTURE_SPLITS = 1_000  # future rows of further splits count in `counts` only
 
 
 class Tally:
@@ -80,7 +80,7 @@ class Tally:
         if event.watermarks_us:
             self.rows_by_split = bool(event.rows)
         for split, rows in event.future_rows.items():
-            if split in self.future or len(self.future) < _FUTURE_SPLITS_MOST:
+            if split in self.future or len(self.future) < _MOST_FUTURE_SPLITS:
                 of_split = self.future.setdefault(split, FutureTally(0, now_us, now_us))
                 of_split.rows, of_split.last_us = of_split.rows + rows, now_us
                 self.splits.setdefault(split, SplitTally())

@@ -261,7 +261,7 @@ def test_a_split_that_is_gone_is_told() -> None:
 
 
 def test_splits_that_come_and_go_for_ever_take_no_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picture, "_GONE_SPLITS_MOST", 3)
+    monkeypatch.setattr(picture, "_MOST_GONE_SPLITS", 3)
     seen = pictured(two_splits())
     seen.next()
     for n in range(10):
