@@ -3,8 +3,8 @@
 A time is passed once all rows up to it are committed, and the windows that it closes are emitted.
 
 A first question without an answer ends the command at once, because it most likely has a wrong name or path. A service
-that is there and hangs is waited for until the time-out; later, also a driver that restarts or a store that does not
-answer.
+that is there and hangs is waited for until the time-out. After the first answer, the command also waits for a driver
+that restarts, and for a store that does not answer.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Rule 3: an unreadable database is an error, and never counts as empty: low water
 The lock is taken before WAL begins, so SQLite needs no memory that processes share (no file ``-shm``), and no further
 descriptor for a write: a coordinator writes while all descriptors are taken.
 
-A library and not a file of our own, because a write costs as much as its changes: `tests/bench/journal.py`.
+SQLite and not a file of our own, because a write of SQLite costs as much as its changes: `tests/bench/journal.py`.
 """
 
 from __future__ import annotations

@@ -54,10 +54,10 @@ class ListenerEvents:
                 self._take_end(event)
 
     def unheard_ends(self) -> Iterator[UnheardEnd]:
-        """The ends of queries that were over before the last call, too, and of which no event has come.
+        """Yield the end of each query that two calls in a row found over, and of which no event has come.
 
         Spark's queue of events drops some when it is full, and nothing else says that a query has ended for good: its
-        group and job would wait for it for ever. A query that was heard of lately is not asked.
+        group and job would wait for the query for ever. A query that was heard of lately is not asked.
         """
         now_us = self._runs.clock.now_us()
         heard = {run.run_id for run in self._runs if max(run.asked_at_us, run.seen_at_us) > now_us - _SILENT_US}

@@ -3,9 +3,9 @@
 Each task adds its measurements to a Spark accumulator, keyed by query and batch; this module has both ends of that
 value. Values merge by maximum, minimum and union, so a retried task changes nothing. A value that adds up over tasks
 has the number of its task in the key, its cell. A task of `coalesce` measures several partitions under one number, so
-each measurement of `mapped.py` says which attempt of a task made it: the second one of an attempt is of another
-partition, and `absorb` moves its cells (`tracker`, `late`). The other values with cells come from `recorder.py`: each
-task has one reader.
+each measurement of `mapped.py` says which attempt of a task made it: the second measurement of an attempt is of
+another partition, and `absorb` moves its cells (`tracker`, `late`). The other values with cells come from
+`recorder.py`: each task has one reader.
 """
 
 from __future__ import annotations

@@ -63,8 +63,7 @@ COLUMNS = ("lowmark_time", "lowmark_heartbeat", "lowmark_row")
 _SCHEMA = "lowmark_time timestamp, lowmark_heartbeat boolean, lowmark_row int"
 _KINDS: tuple[pa.DataType, ...] = (pa.timestamp("us", tz="UTC"), pa.bool_(), pa.int32())
 _ARROW = pa.schema([pa.field(name, kind) for name, kind in zip(COLUMNS, _KINDS, strict=True)])
-# After a failed call the next one waits this long: Spark asks every 10 ms, a dead service must not cost that often.
-_RETRY_US = 1_000_000
+_RETRY_US = 1_000_000  # from a failed call to the next, because Spark asks every 10 ms
 _SILENT = "client_silent_since"
 
 # The fields of an offset in a checkpoint, as `HeartbeatOffset` has them: name, what it holds, whether a value fits.

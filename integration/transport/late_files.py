@@ -16,8 +16,8 @@ On HDFS, a rename does not replace a file. There a finished file with the same r
 was then killed with its driver already gone, no later task would write the file. Only a batch that was planned anew has
 other rows, and that batch runs again.
 
-The files that dead attempts leave there are removed when their query writes the file of a later batch. No attempt of
-the later batch needs them, and an old attempt that is still alive has nothing to add.
+The files that dead attempts leave in ``.parts`` are removed when their query writes the file of a later batch. No
+attempt of the later batch needs them, and an old attempt that is still alive has nothing to add.
 
 Executors import this module.
 """
@@ -48,11 +48,10 @@ from .python_values import rows_of
 UNTIL, WATERMARK, LATE_BY = "until", "watermark", "late_by_us"
 """Columns that the files have beside the user's."""
 
-_MOST_BYTES = 151
-"""Of a stream's name in the name of a file; hash, id of its query, batch, ending and attempt take 102 more, of 255."""
+_MOST_BYTES = 151  # of a stream's name: hash, id of the query, batch, ending and attempt take 102 of a file's 255
 _RENAMES = frozenset({"local", "hdfs"})  # elsewhere a file appears when its stream is closed, as a whole
 _PARTS = ".parts"  # readers of a folder leave out names that begin with a dot
-_BATCH = 10  # digits of a batch in the name of a file
+_BATCH_DIGITS = 10  # of a batch in the name of a file
 
 
 def file_name(stream: str, query_id: str, batch_id: int) -> str:
@@ -76,7 +75,7 @@ def file_name(stream: str, query_id: str, batch_id: int) -> str:
         name = f"%{ord(name[0]):02X}{name[1:]}"
     if len(name) > _MOST_BYTES:
         name = f"{name[:_MOST_BYTES]}~{hashlib.sha256(stream.encode()).hexdigest()[:12]}"
-    return f"{name}-{query_id}-{batch_id:0{_BATCH}}.parquet"
+    return f"{name}-{query_id}-{batch_id:0{_BATCH_DIGITS}}.parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,7 @@ def _rows_of(file: Any) -> tuple[pa.Schema, int]:
 
 def _remove_earlier_parts(files: FileSystem, parts: str, name: str) -> None:
     """Remove what dead attempts left of the batches before the batch of a file."""
-    of_query = name.removesuffix(".parquet")[:-_BATCH]
+    of_query = name.removesuffix(".parquet")[:-_BATCH_DIGITS]
     for found in files.get_file_info(FileSelector(parts)):
         if found.base_name.startswith(of_query) and found.base_name < name:  # batches have equally many digits
             files.delete_file(found.path)

@@ -7,7 +7,7 @@ The client's service hears of a batch through Spark's listener, and tells its an
              <folder of sockets>/<seal>-<token>.told
     reader   `ToldClient.heartbeat` reads the file, each time Spark asks for new offsets
 
-The seal is the hash of a secret that only the client has which made the stream. The plan of the query shows the seal
+The seal is the hash of a secret, which only the client that made the stream has. The plan of the query shows the seal
 alone, and only the secret's owner finds the name of the file, so no other client can move the watermark. Code that
 runs under the same user on the server's host can write any of the user's files, so it cannot be kept apart.
 
