@@ -12,7 +12,7 @@ from lowmark.integration.coordinator.access import Caller
 from lowmark.integration.coordinator.messages import StatusAnswer
 from lowmark.integration.errors import UnknownStream
 from lowmark.watermark import SplitState, format_time_us
-from lowmark.watermark.printable import printable
+from lowmark.watermark.printable import counted, printable
 from lowmark.watermark.splits.status import need
 from lowmark.watermark.state import LEFT_OUT
 from lowmark.watermark.tasks.alignment import GroupStatus
@@ -65,14 +65,14 @@ def sink_in_words(source: SourceStatus) -> str:
 def show_coordinator(address: str, answer: StatusAnswer, console: Console, *, now_us: int) -> None:
     """Print an answer as tables."""
     seen = answer.coordinator
-    watching = f"{answer.applications} application{'' if answer.applications == 1 else 's'} connected"
+    watching = f"{counted(answer.applications, 'application')} connected"
     console.print(
         f"coordinator, process {answer.pid}, {address}, {watching}", style="dim", highlight=False, soft_wrap=True
     )
     if (again := answer.begun_again) is not None:
         console.print(
-            f"  went on from its journal, because an error may have left its state half changed: {again.times:,} "
-            f"time{'' if again.times == 1 else 's'}, the last at {format_time_us(again.at_us)}: {printable(again.why)}",
+            "  went on from its journal, because an error may have left its state half changed: "
+            f"{counted(again.times, 'time')}, the last at {format_time_us(again.at_us)}: {printable(again.why)}",
             style="yellow",
             highlight=False,
             soft_wrap=True,
