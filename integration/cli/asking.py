@@ -50,7 +50,7 @@ def ask(
     from lowmark.integration.coordinator.access import Caller
     from lowmark.integration.coordinator.ask import ask_status
     from lowmark.integration.process import sockets
-    from lowmark.integration.transport.driver_rpc import NO_SERVICE, Client, StatusRequest, why_silent
+    from lowmark.integration.transport.driver_rpc import Client, StatusRequest, is_coordinator, why_silent
 
     services, coordinators = [], []
     silent: dict[str, ServiceUnreachable] = {}
@@ -61,14 +61,13 @@ def ask(
         except ServiceUnreachable as other:
             if connect is not None:
                 raise
-            if (why := why_silent(other)) is not None:
+            if is_coordinator(other):
+                try:
+                    coordinators.append((address, ask_status(Caller(address, token_file=token_file), limit=limit)))
+                except CoordinatorUnreachable as refused:
+                    tell(str(refused))
+            elif (why := why_silent(other)) is not None:
                 silent[why] = other
-            if not other.cause.startswith(NO_SERVICE):
-                continue
-            try:
-                coordinators.append((address, ask_status(Caller(address, token_file=token_file), limit=limit)))
-            except CoordinatorUnreachable as refused:
-                tell(str(refused))
         finally:
             client.close()
     if not services and not coordinators:

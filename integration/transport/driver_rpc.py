@@ -309,8 +309,8 @@ class Client:
             raise ServiceFailed(self.address, action, str(malformed)) from malformed
 
 
-NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")
-"""A coordinator's answers to a question for services: how the `cause` of the error begins."""
+# How the `cause` of an error begins.
+_NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # a coordinator's answers to a question for services
 _ENDED = ("UNAVAILABLE", "CANCELLED")  # the service has ended since it was found, or is ending
 _HANGS = "DEADLINE_EXCEEDED"
 _DEAD = "INTERNAL: "  # an error has ended the thread that would answer
@@ -320,16 +320,21 @@ def why_silent(failed: ServiceUnreachable) -> str | None:
     """Say why a service that was found gives no status; None if it has ended, or is a coordinator."""
     if hangs(failed):
         return f"the service at {failed.address} is there and does not answer: its driver hangs, or is stopped"
-    if failed.cause.startswith((*_ENDED, *NO_SERVICE)):
+    if failed.cause.startswith(_ENDED) or is_coordinator(failed):
         return None
     if failed.cause.startswith(_DEAD):
         return f"the service at {failed.address} has failed: {failed.cause.removeprefix(_DEAD)}"
     return f"the service at {failed.address} answers with an error: {failed.cause}"
 
 
-def hangs(failed: Exception | None) -> bool:
+def hangs(failed: Exception) -> bool:
     """Whether a service that was found gave no answer in time, or takes no connection any more."""
     return isinstance(failed, ServiceUnreachable) and (failed.cause.startswith(_HANGS) or is_full(failed.address))
+
+
+def is_coordinator(failed: ServiceUnreachable) -> bool:
+    """Whether a coordinator is at the address, and no service."""
+    return failed.cause.startswith(_NO_SERVICE)
 
 
 def newest(services: Iterable[tuple[str, StatusReply]]) -> list[tuple[str, dict[str, Any], str]]:
