@@ -32,7 +32,8 @@ from lowmark.watermark.tasks.cap import Cap
 from lowmark.watermark.tasks.message_check import check_registration, check_reply
 
 from .access import Caller, cause_of
-from .client_state import ClientState, GivenUp, Holdings, NewLow
+from .client_state import ClientState, GivenUp, NewLow
+from .holdings import Holdings
 from .messages import SAY, WATCH, Say, SayAnswer, Told, Watch, encode
 
 log = logging.getLogger("lowmark")

@@ -10,10 +10,8 @@ Rule 3: on a new connection a registered task renews its lease. A task that the 
         may be older. The coordinator refuses the token of a replaced run, and such a task is given up, so that two
         never fight over a task.
 Rule 4: the low watermark that a task hears never goes back, whatever a coordinator sends.
-Rule 5: a state can be made anew from the application's knowledge (`Holdings`): its registrations, under the tokens from
-        `TokenRenewed`, and its newest reports. All of them may have been sent before, which rule 2 allows.
-
-One file, because each rule above binds the same queue of messages.
+Rule 5: a state can be made anew from the application's knowledge (`holdings.py`): its registrations, under the tokens
+        from `TokenRenewed`, and its newest reports. All of them may have been sent before, which rule 2 allows.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
-from threading import Lock
 
 from lowmark.integration.errors import MalformedMessage, RefusedByCoordinator
 from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId
@@ -381,77 +378,3 @@ class ClientState:
             if mine.phase is _Phase.KNOWN and mine.spoke_us <= now_us - period_us:
                 self._dirty[task] = None
         self._renew_at_us = now_us + period_us
-
-
-@dataclass(slots=True)
-class _Held:
-    """The application's knowledge of one task."""
-
-    registration: TaskRegistered  # what the application said
-    token: str  # the newest of the run (`TokenRenewed`)
-    report: tuple[ReplyLowWatermark, int | None] | None = None
-    low_us: int | None = None
-    ending: bool = False  # the run is over, and the coordinator may not know it yet
-    refused: bool = False  # by the coordinator, so no further statement about the task is sent
-
-
-class Holdings:
-    """The application's knowledge of its tasks, from which a new `ClientState` can be made. Safe between threads."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[TaskId, _Held] = {}
-        self._lock = Lock()  # a run may end while it is refused, and then a newer run may begin
-
-    def register(self, registration: TaskRegistered) -> None:
-        with self._lock:
-            self._tasks[registration.task] = _Held(registration, registration.token)
-
-    def report(self, reply: ReplyLowWatermark, heard_us: int | None) -> None:
-        """Keep the newest report of a task; `token` must know the task."""
-        self._tasks[reply.task].report = reply, heard_us
-
-    def end(self, task: TaskId) -> None:
-        """End the run of a task that `token` knows."""
-        with self._lock:
-            held = self._tasks[task]
-            held.ending = True
-            if held.refused:
-                del self._tasks[task]
-
-    def token(self, task: TaskId) -> str | None:
-        """The token under which the application registered a task that has not ended; None for others."""
-        held = self._tasks.get(task)
-        return None if held is None or held.ending else held.registration.token
-
-    @property
-    def tasks(self) -> list[TaskId]:
-        return [task for task, held in tuple(self._tasks.items()) if not held.ending]
-
-    def hear(self, heard: Heard) -> None:
-        """Take a state's news before the state sends anything because of it."""
-        with self._lock:
-            held = self._tasks.get(heard.task)
-            if held is None:
-                return
-            match heard:
-                case NewLow():
-                    held.low_us = heard.low_us
-                case TokenRenewed() if held.token == heard.before:
-                    held.token = heard.token
-                case Left() if held.token == heard.token:
-                    held.refused = True
-                    if held.ending:
-                        del self._tasks[heard.task]
-
-    def resume(self, application: str, random: Random, *, life: int) -> ClientState:
-        """Return a new state in place of a possibly half changed one."""
-        state = ClientState(application, random, life=life)
-        for task, held in tuple(self._tasks.items()):
-            if held.refused:
-                continue
-            state.resume(held.registration, held.token, held.low_us)
-            if held.report is not None:
-                state.report(*held.report)
-            if held.ending:
-                state.end(task)
-        return state

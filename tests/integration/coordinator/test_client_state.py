@@ -9,14 +9,8 @@ from typing import Any
 
 import pytest
 from lowmark.integration.coordinator import messages
-from lowmark.integration.coordinator.client_state import (
-    ClientState,
-    GivenUp,
-    Holdings,
-    Left,
-    NewLow,
-    TokenRenewed,
-)
+from lowmark.integration.coordinator.client_state import ClientState, GivenUp, Left, NewLow, TokenRenewed
+from lowmark.integration.coordinator.holdings import Holdings
 from lowmark.integration.coordinator.messages import Refused, Say, Statement, Taken
 from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId
 from lowmark.watermark.protocol import LeaseRenewed, LeftOut, RetrieveLowWatermark, TaskForgotten, TaskRegistered
