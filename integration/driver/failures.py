@@ -7,6 +7,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from lowmark.integration.spark.conflict import conflict
 from lowmark.integration.spark.sessions import Query
@@ -16,48 +17,45 @@ from .stream import Stream
 
 log = logging.getLogger("lowmark")
 
+
+class _Fault(NamedTuple):
+    """A fault by the signs of Spark's text, of which one suffices, and its meaning, which the text does not tell."""
+
+    signs: tuple[str, ...]
+    meaning: str
+    place: str = ""  # what the text needs beside a sign
+
+
 _FAULTS = (
     # Spark says only this when a process that it talks to is gone. A sink that loses a connection says the same.
-    (
-        "PythonStreamingSourceRunner",
+    _Fault(
         ("Connection reset", "Broken pipe", "EOFException"),
-        (
-            "a Python process that Spark reads from is gone: the heartbeat, or the planner of a source. It was killed, "
-            "or the host ran out of memory. Nothing is lost: start the query again, it goes on from its checkpoint "
-            "with the low watermark it had."
-        ),
+        "a Python process that Spark reads from is gone: the heartbeat, or the planner of a source. It was killed, or "
+        "the host ran out of memory. Nothing is lost: start the query again, it goes on from its checkpoint with the "
+        "low watermark it had.",
+        place="PythonStreamingSourceRunner",
     ),
-    (
-        "",
+    _Fault(
         ("Python worker failed to connect back", "Python worker to connect back"),
-        (
-            "a Python process of the query did not start within the 10 seconds that Spark waits for it (60 for one of "
-            "a task, since Spark 4.2), because the host was busy. No setting of Spark's changes that, "
-            "spark.python.authenticate.socketTimeout neither. Nothing is lost: start the query again. Hint: start "
-            "queries one after the other rather than at once, or give the driver more cores (spark.driver.cores)."
-        ),
+        "a Python process of the query did not start within the 10 seconds that Spark waits for it (60 for one of a "
+        "task, since Spark 4.2), because the host was busy. No setting of Spark's changes that, "
+        "spark.python.authenticate.socketTimeout neither. Nothing is lost: start the query again. Hint: start queries "
+        "one after the other rather than at once, or give the driver more cores (spark.driver.cores).",
     ),
     # Kafka connector 4.1 fails here when it reports a batch that a restart ran without asking for offsets.
-    (
-        "",
+    _Fault(
         ("KafkaMicroBatchStream$.metrics",),
-        (
-            "Spark's Kafka connector cannot report the batch that a restart ran again (SPARK-55271, with lowmark or "
-            "without). The batch is committed, and nothing is lost: start the query again."
-        ),
+        "Spark's Kafka connector cannot report the batch that a restart ran again (SPARK-55271, with lowmark or "
+        "without). The batch is committed, and nothing is lost: start the query again.",
     ),
     # Spark 4.2 looks here for a setting that version 2 of the offset log lacks.
-    (
-        "",
+    _Fault(
         ("OfflineStateRepartitionUtils$.isRepartitionBatch",),
-        (
-            "Spark 4.2 cannot run a batch again that was not committed if spark.sql.streaming.offsetLog.formatVersion "
-            "is 2 (SPARK-59662, with lowmark or without). Nothing is lost: start it with Spark 4.3; or remove the "
-            "newest entry of offsets/ in its checkpoint, and that batch is planned anew, maybe with other rows."
-        ),
+        "Spark 4.2 cannot run a batch again that was not committed if spark.sql.streaming.offsetLog.formatVersion is 2 "
+        "(SPARK-59662, with lowmark or without). Nothing is lost: start it with Spark 4.3; or remove the newest entry "
+        "of offsets/ in its checkpoint, and that batch is planned anew, maybe with other rows.",
     ),
 )
-"""The place in Spark's text that a fault needs, "" for any; signs beside it, of which one suffices; the meaning."""
 _ENDED = "terminated with exception: "
 _TRACEBACK = "Traceback (most recent call last):"
 _OUR_ERROR = re.compile(r".*?\blowmark(?:\.\w+)*\.[A-Z]\w*: ")
@@ -128,8 +126,8 @@ def explain(
 
 
 def _meaning(failure: str) -> str | None:
-    found = (text for place, signs, text in _FAULTS if place in failure and any(sign in failure for sign in signs))
-    return next(found, None)
+    told = (each for each in _FAULTS if each.place in failure and any(sign in failure for sign in each.signs))
+    return next((fault.meaning for fault in told), None)
 
 
 def conflict_of(query: Query, streams: Mapping[str, Stream]) -> str | None:
