@@ -27,6 +27,7 @@ from lowmark.watermark.replay.profile import Flags
 _STEP = re.compile(r"\.([^.\[\]]+)|\[\s*'([^']+)'\s*\]|\[\s*\"([^\"]+)\"\s*\]|\[\s*(\d{1,6})\s*\]")
 _NUMBER_TEXT = r"^-?\d{1,300}(\.\d{0,300})?$"
 _DATE_TEXT = r"^\d{4}(-\d\d-\d\d|\d{4}T)"
+_MOST_STEPS = 100  # each step is a decoder within a decoder
 _MOST_US = 1 << 62
 _LEAST_OF_OUR_DAYS = 1e8  # 1973 in seconds; a smaller number does not show its unit
 
@@ -79,9 +80,6 @@ class EventTimes:
 
     def of(self, rows: npt.NDArray[np.intp]) -> EventTimes:
         return EventTimes(self.times_us[rows], self.timed[rows], self.null[rows])
-
-
-_MOST_STEPS = 100  # each step is a decoder within a decoder
 
 
 def json_path(text: str) -> JsonPath:

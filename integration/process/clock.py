@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import time
 
+_STEP_US = 1_000_000
+
 
 def monotonic_us() -> int:
     """Monotonic time in microseconds."""
     return time.monotonic_ns() // 1_000
-
-
-_STEP_US = 1_000_000
 
 
 class SteadyClock:
