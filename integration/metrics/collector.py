@@ -32,6 +32,7 @@ from lowmark.integration.process.clock import monotonic_us
 from lowmark.integration.process.loop import LoopTimes
 from lowmark.integration.run_status import GAP_BOUNDS_SECONDS, RunStatus
 from lowmark.sources.kit.data_loss import LOSSES
+from lowmark.sources.metric_group import added_up
 from lowmark.watermark import SplitState, SplitStatus
 from lowmark.watermark.splits.status import behind, by_need
 from prometheus_client.core import (
@@ -55,6 +56,8 @@ _SPLITS_ASKED = 1_000
 _TOKENS_KEPT = 1_000  # more than the number of runs that a service remembers, the newest of each query left out
 # Less than Prometheus' own 10 seconds, because a busy loop must not look like a driver that is gone.
 _SNAPSHOT_SECONDS = 5.0
+_GAP_BOUNDS = (*(f"{bound:.1f}" for bound in GAP_BOUNDS_SECONDS), "+Inf")
+_GAP_SECONDS = "seconds of all gaps"
 
 Labels = tuple[str, str]  # stream, query
 _QUERY_LABELS = ("stream", "query")
@@ -73,14 +76,11 @@ class Service(Protocol):
         """Return how busy the loop is that answers for the runs."""
 
 
-_COUNTS = len(COUNTERS) + len(STATES) + len(GAP_BOUNDS_SECONDS) + 2  # growing numbers per query
-
-
 @dataclass
 class _Past:
     """The remains of a query's ended runs. Values that are not added up are those of the run that ended last."""
 
-    counts: list[float] = field(default_factory=lambda: [0.0] * _COUNTS)  # as in `_counts`
+    counts: dict[str, float] = field(default_factory=dict)  # as in `_counts`
     # By name, as in `SPLIT_COUNTERS`. A split that comes back later begins anew: a restart for Prometheus, rightly.
     splits: dict[str, list[float]] = field(default_factory=dict)
     losses: float = 0.0  # `data_losses` of the query's source
@@ -90,7 +90,7 @@ class _Past:
     query_id: str | None = None
 
     def add(self, run: RunStatus) -> None:
-        self.counts = _added(self.counts, _counts(run))
+        self.counts = added_up([self.counts, _counts(run)])
         self.splits = {name: self.split_counts(name, split) for name, split in run.status.splits.items()}
         self.losses += run.source_metrics.get(LOSSES, 0.0)
         self.failed, self.refused, self.last, self.query_id = run.failed, run.refused, run.token, run.query_id
@@ -98,21 +98,17 @@ class _Past:
     def split_counts(self, name: str, split: SplitStatus) -> list[float]:
         """A split's counts over the ended runs and the current one."""
         now = [metric.value(split) or 0.0 for metric in SPLIT_COUNTERS]
-        return _added(self.splits.get(name, [0.0] * len(now)), now)
+        return [a + b for a, b in zip(self.splits.get(name, [0.0] * len(now)), now, strict=True)]
 
 
-def _counts(run: RunStatus) -> list[float]:
-    """`COUNTERS`, seconds by state, gaps by length, seconds of all gaps: one list, because runs are added up."""
-    return [
-        *(metric.value(run) or 0.0 for metric in COUNTERS),
-        *(run.spent_us.get(state, 0) / 1e6 for state in STATES),
-        *run.gaps.counts,
-        run.gaps.sum_us / 1e6,
-    ]
-
-
-def _added(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    return [a + b for a, b in zip(first, second, strict=True)]
+def _counts(run: RunStatus) -> dict[str, float]:
+    """The counts of a run: `COUNTERS` by name, seconds by state, gaps by their bound, seconds of all gaps."""
+    return {
+        **{metric.name: metric.value(run) or 0.0 for metric in COUNTERS},
+        **{state: run.spent_us.get(state, 0) / 1e6 for state in STATES},
+        **dict(zip(_GAP_BOUNDS, run.gaps.counts, strict=True)),
+        _GAP_SECONDS: run.gaps.sum_us / 1e6,
+    }
 
 
 _NO_PAST = _Past()
@@ -238,17 +234,13 @@ class StreamCollector(Collector):
             "lowmark_report_gap_seconds", "Time between two reports of a query.", labels=_QUERY_LABELS
         )
         for labels in self._known(live):
-            counts: Sequence[float] = self._past.get(labels, _NO_PAST).counts
-            for run in live.get(labels, []):
-                counts = _added(counts, _counts(run))
-            for family, count in zip(families, counts, strict=False):
-                family.add_metric(labels, count)
-            rest = counts[len(families) :]
-            for state, seconds in zip(STATES, rest, strict=False):
-                spent.add_metric((*labels, state), seconds)
-            *by_length, seconds = rest[len(STATES) :]
-            bounds = [*(f"{bound:.1f}" for bound in GAP_BOUNDS_SECONDS), "+Inf"]
-            gaps.add_metric(labels, list(zip(bounds, accumulate(by_length), strict=True)), seconds)
+            counts = added_up([self._past.get(labels, _NO_PAST).counts, *map(_counts, live.get(labels, []))])
+            for family, metric in zip(families, COUNTERS, strict=True):
+                family.add_metric(labels, counts[metric.name])
+            for state in STATES:
+                spent.add_metric((*labels, state), counts[state])
+            up_to = accumulate(counts[bound] for bound in _GAP_BOUNDS)
+            gaps.add_metric(labels, list(zip(_GAP_BOUNDS, up_to, strict=True)), counts[_GAP_SECONDS])
         return [*families, spent, gaps]
 
     def _source_family(self, shown: Mapping[Labels, RunStatus]) -> Metric:
