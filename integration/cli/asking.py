@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,9 +56,9 @@ def ask(
     services, coordinators = [], []
     silent: dict[str, ServiceUnreachable] = {}
     for address in [connect] if connect is not None else sockets.find_addresses():
-        client = Client(address)
         try:
-            services.append((address, client.status(StatusRequest(limit=limit, ended=ended or failed))))
+            with closing(Client(address)) as client:
+                services.append((address, client.status(StatusRequest(limit=limit, ended=ended or failed))))
         except ServiceUnreachable as other:
             if connect is not None:
                 raise
@@ -68,8 +69,6 @@ def ask(
                     tell(str(refused))
             elif (why := why_silent(other)) is not None:
                 silent[why] = other
-        finally:
-            client.close()
     if not services and not coordinators:
         raise next(iter(silent.values())) if silent else NoService(tuple(map(str, sockets.folders())))
     for why in silent:

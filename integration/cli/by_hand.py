@@ -6,6 +6,7 @@ Only the service's own socket takes such a request, in a folder that only its us
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
@@ -127,8 +128,5 @@ def _at_service(stream: str, connect: str | None, say: Callable[[Client], list[S
     if len(addresses) > 1:
         fact = f"{len(addresses)} services have a stream of that name: {', '.join(addresses)}"
         raise ByHandRefused(stream, fact, "pass --connect with one of them.")
-    client = Client(addresses[0])
-    try:
+    with closing(Client(addresses[0])) as client:
         return addresses[0], say(client)
-    finally:
-        client.close()

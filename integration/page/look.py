@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 from lowmark.integration.errors import ServiceUnreachable
 from lowmark.integration.process import sockets
@@ -38,11 +39,9 @@ def all_services(request: StatusRequest, address: str | None) -> dict[str, Statu
 
 def one_service(address: str, request: StatusRequest) -> dict[str, StatusReply | str]:
     """Ask the service at an address."""
-    client = Client(address, deadline_seconds=_DEADLINE_SECONDS)
     try:
-        return {address: client.status(request)}
+        with closing(Client(address, deadline_seconds=_DEADLINE_SECONDS)) as client:
+            return {address: client.status(request)}
     except ServiceUnreachable as failed:
         why = why_silent(failed)
         return {} if why is None else {address: why}
-    finally:
-        client.close()
