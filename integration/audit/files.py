@@ -49,6 +49,7 @@ _GUESSED_PACKING = 5  # guessed ratio of gzip
 _BRONZE = ("topic", "partition")
 _IS = "is", "are"
 _MOST_SPLITS = 100_000
+_UNREADABLE_NAMED = 3
 _MOST_BYTES = 1 << 28
 """Most bytes of a file in memory: unpacked columns of a row group, a piece of them as texts, or a line of JSON."""
 
@@ -94,7 +95,7 @@ class FilesAudit:
         size = sum(file.size_bytes for file in files)
         cut = AsRead(self.now_us)
         audit = Audit([], cut, self.question, self.now_us, timed=False)
-        read, in_batch, trigger, unread = 0, 0, -1, 0
+        read, in_batch, trigger, unreadable = 0, 0, -1, 0
         for file in files:
             if self.question.trigger_us is not None:
                 due = file.written_ns // 1_000 // self.question.trigger_us
@@ -105,8 +106,8 @@ class FilesAudit:
             try:
                 self._read(file, audit, cut)
             except (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error) as broken:
-                unread += 1
-                if unread <= 3:
+                unreadable += 1
+                if unreadable <= _UNREADABLE_NAMED:
                     self._notes.append(f"{self._name(file)} cannot be read: {first_line(broken):.200}")
             in_batch += audit.rows - before
             if self.question.trigger_us is None and in_batch >= (self.question.rows_per_batch or 1):
@@ -117,8 +118,8 @@ class FilesAudit:
             self.progress(read, size)
             if self.stop():
                 break
-        if unread > 3:
-            self._notes.append(f"{unread} files in all cannot be read")
+        if unreadable > _UNREADABLE_NAMED:
+            self._notes.append(f"{unreadable} files in all cannot be read")
         if left_out := self._left_out_rows:
             rows = counted(left_out, "CSV row", _IS)
             self._notes.append(f"{rows} left out: not as many values as in the first line")
@@ -130,7 +131,7 @@ class FilesAudit:
             what=f"{_text(str(self.path))}, {counted(audit.rows, 'row')} of {counted(len(files), 'file')}",
             order=self._order(),
             event_time=f"column {self.event_time}",
-            complete=self._complete and not self.stop() and unread == 0 and not left_out,
+            complete=self._complete and not self.stop() and unreadable == 0 and not left_out,
             notes=notes,
         )
 
