@@ -21,16 +21,16 @@ from .cuts import Cut
 from .event_time import EventTimes
 
 _SECOND_US = 1_000_000
-DELAYS_US = tuple(seconds * _SECOND_US for seconds in (0, 10, 60, 600, 3_600))
-FEW_BATCHES = 10  # with fewer batches, the report says that they show little
-IDLE_TIMEOUT_US = 60 * _SECOND_US  # of silence, until the replay leaves a split out, if batches have times
+_DELAYS_US = tuple(seconds * _SECOND_US for seconds in (0, 10, 60, 600, 3_600))
+_FEW_BATCHES = 10  # with fewer batches, the report says that they show little
+_IDLE_TIMEOUT_US = 60 * _SECOND_US  # of silence, until the replay leaves a split out, if batches have times
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """The delays to try, the length of the query's windows, how batches are cut, and what is read."""
 
-    delays_us: tuple[int, ...] = DELAYS_US
+    delays_us: tuple[int, ...] = _DELAYS_US
     window_us: int | None = None  # None: no windows
     rows_per_batch: int | None = None
     trigger_us: int | None = None
@@ -56,7 +56,7 @@ class Question:
         _check_rows(rows_per_batch, f"{prefix}rows_per_batch")
         _check_rows(rows, f"{prefix}rows")
         return cls(
-            tuple(duration_us(delay, what=f"{prefix}delay") for delay in delays) if delays else DELAYS_US,
+            tuple(duration_us(delay, what=f"{prefix}delay") for delay in delays) if delays else _DELAYS_US,
             None if window is None else _length_us(window, f"{prefix}window"),
             rows_per_batch,
             None if trigger is None else _length_us(trigger, f"{prefix}trigger"),
@@ -98,7 +98,7 @@ class Audit:
         strategy = WatermarkStrategy()
         # Without times no split becomes idle, and a split without a row would hold for ever.
         if self.timed:
-            strategy = strategy.with_idleness(f"{IDLE_TIMEOUT_US // _SECOND_US} seconds")
+            strategy = strategy.with_idleness(f"{_IDLE_TIMEOUT_US // _SECOND_US} seconds")
         self.replay = Replay(
             self.names,
             delays_us=self.question.delays_us,
@@ -155,7 +155,7 @@ class Audit:
                 "fewer rows than shown"
             )
         count = self.replay.batches
-        if count >= FEW_BATCHES:
+        if count >= _FEW_BATCHES:
             return made
         were = "was" if count == 1 else "were"
         told = f"there {were} {counted(count, 'batch')} only, and in the first two no row can be late"
@@ -174,7 +174,7 @@ class Audit:
             event_time=event_time,
             complete=complete,
             window_us=self.question.window_us,
-            idle_timeout_us=IDLE_TIMEOUT_US,
+            idle_timeout_us=_IDLE_TIMEOUT_US,
             appended=self.timed or self.stamped,
             notes=[*notes, *self._caveats()],
         )

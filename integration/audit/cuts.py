@@ -20,7 +20,7 @@ from lowmark.watermark.replay.open_rows import starts_of
 from lowmark.watermark.replay.profile import Flags
 from lowmark.watermark.replay.replay import Batches, Numbers
 
-AHEAD_ROWS = 50_000  # rows of one split that may wait for other splits
+_AHEAD_ROWS = 50_000  # rows of one split that may wait for other splits
 _TRIGGER_US = 10_000_000  # between the batches of a query that keeps up
 _ROWS_PER_BATCH = 10_000
 _NONE = -(1 << 63)  # in place of the newest key of a split without a row
@@ -76,7 +76,7 @@ class Cut(ABC):
     def waits(self, split: int) -> bool:
         """Whether so many rows of a split wait that the other splits should be read first."""
         waiting = self._waiting[split]
-        return len(waiting.keys) >= AHEAD_ROWS and split not in self._behind()
+        return len(waiting.keys) >= _AHEAD_ROWS and split not in self._behind()
 
     @abstractmethod
     def drain(self) -> Batches | None:

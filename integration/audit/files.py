@@ -37,8 +37,8 @@ from .audit import Audit, Question
 from .cuts import AsRead
 from .event_time import EventTimes, TimeReader, field_values, json_path
 
-PARQUET, CSV, JSON = (".parquet", ".pq"), (".csv",), (".json", ".jsonl", ".ndjson")
-GZIP = ".gz"
+_PARQUET, _CSV, _JSON = (".parquet", ".pq"), (".csv",), (".json", ".jsonl", ".ndjson")
+_GZIP = ".gz"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _PIECE_ROWS = 65_536
 _BATCH_ROWS = 1_000_000
@@ -206,7 +206,7 @@ class FilesAudit:
             return
         links = 0
         for path in [self.path] if self.path.is_file() else self._below():
-            if _kind(path) in (*PARQUET, *CSV, *JSON):
+            if _kind(path) in (*_PARQUET, *_CSV, *_JSON):
                 with suppress(FileNotFoundError):
                     stat = path.stat() if path == self.path else path.lstat()
                     links += S_ISLNK(stat.st_mode)
@@ -265,7 +265,7 @@ class FilesAudit:
 
     def _pieces(self, file: _File) -> Iterator[tuple[EventTimes, Any]]:
         folders = _partition_values(file.path.relative_to(self.path)) if file.path != self.path else {}
-        if file.kind in JSON:
+        if file.kind in _JSON:
             yield from self._json_pieces(file.path, folders)
             return
 
@@ -276,7 +276,7 @@ class FilesAudit:
             self._left_out_rows += 1
             return "skip"
 
-        pieces = _parquet(file.path, columns) if file.kind in PARQUET else _csv(file.path, columns, leave_out)
+        pieces = _parquet(file.path, columns) if file.kind in _PARQUET else _csv(file.path, columns, leave_out)
         for batch in pieces:
             assert self.event_time is not None, "settled with the columns"
 
@@ -293,7 +293,7 @@ class FilesAudit:
             raise AuditImpossible("JSON files have no columns of times", "name the field: --event-time '$.paid_at'.")
         path = json_path(self.event_time)
         self._choose_split(folders)
-        with gzip.open(file) if file.suffix.lower() == GZIP else file.open("rb") as opened:
+        with gzip.open(file) if file.suffix.lower() == _GZIP else file.open("rb") as opened:
             for piece in _lines(opened):
                 rows = [line for line in piece if line.strip()]
                 if rows:
@@ -350,8 +350,8 @@ class FilesAudit:
 
 def _kind(path: Path) -> str:
     """The end of a file's name, without ``.gz``; a gzipped parquet file has no kind, because parquet packs within."""
-    inner = path.with_suffix("").suffix.lower() if path.suffix.lower() == GZIP else path.suffix.lower()
-    return "" if path.suffix.lower() == GZIP and inner in PARQUET else inner
+    inner = path.with_suffix("").suffix.lower() if path.suffix.lower() == _GZIP else path.suffix.lower()
+    return "" if path.suffix.lower() == _GZIP and inner in _PARQUET else inner
 
 
 def _partition_values(path: Path) -> dict[str, str | None]:
@@ -371,7 +371,7 @@ def _is_hidden(name: str) -> bool:
 
 def _rows(file: _File) -> int:
     """About how many rows a file has."""
-    if file.kind in PARQUET:
+    if file.kind in _PARQUET:
         from pyarrow import parquet
 
         try:
@@ -379,7 +379,7 @@ def _rows(file: _File) -> int:
                 return int(parquet.read_metadata(raw).num_rows)
         except (OSError, pa.ArrowException):
             return 0
-    packed = file.path.suffix.lower() == GZIP
+    packed = file.path.suffix.lower() == _GZIP
     return file.size_bytes * (_GUESSED_PACKING if packed else 1) // _GUESSED_ROW_BYTES + 1
 
 
@@ -428,7 +428,7 @@ def _check_size(size_bytes: int) -> None:
 def _stream(file: Path) -> Any:
     """The unpacked bytes of a file. Opened here, because pyarrow opens no file whose name is no UTF-8."""
     raw = file.open("rb")
-    return pa.input_stream(raw, compression="gzip") if file.suffix.lower() == GZIP else raw
+    return pa.input_stream(raw, compression="gzip") if file.suffix.lower() == _GZIP else raw
 
 
 def _csv(

@@ -18,8 +18,8 @@ from rich.cells import cell_len, set_cell_size
 
 from .text import by_loss, delay_rows, how_late, lost_line, when_late
 
-SPLITS_SHOWN = 200
-LINES_SHOWN = 24
+_SPLITS_SHOWN = 200
+_LINES_SHOWN = 24
 _LONGEST_NAME = 120
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 360, 150, 30
 
@@ -47,7 +47,7 @@ svg text { fill: var(--faint); font: 12px system-ui, sans-serif; }
 
 def page(report: AuditReport) -> str:
     """The whole page."""
-    shown = by_loss(report)[:SPLITS_SHOWN]
+    shown = by_loss(report)[:_SPLITS_SHOWN]
     return "\n".join(
         [
             "<!doctype html>",
@@ -140,7 +140,7 @@ def _progress(report: AuditReport) -> str:
     spoken = moments[-1].spoken
     numbers = {split.name: number for number, split in enumerate(report.splits)}
     by_need = (numbers[split.name] for split in by_loss(report))
-    shown = [number for number in by_need if number < len(spoken) and spoken[number]][:LINES_SHOWN]
+    shown = [number for number in by_need if number < len(spoken) and spoken[number]][:_LINES_SHOWN]
     # A moment knows the splits that were found by then.
     points_of = {
         number: [
@@ -167,7 +167,7 @@ def _progress(report: AuditReport) -> str:
         f'<path d="{scale.path(low)}" fill="none" stroke="var(--low)" stroke-width="3">'
         "<title>lowmark's low watermark, bound 0</title></path>"
     )
-    more = "" if spoken.sum() <= LINES_SHOWN else f" (the {LINES_SHOWN} that lose most)"
+    more = "" if spoken.sum() <= _LINES_SHOWN else f" (the {_LINES_SHOWN} that lose most)"
     return (
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Event time over rows read">'
         f"{scale.axes()}{''.join(lines)}</svg><figcaption>Event time over rows read. Thin lines: splits{more}. Dashed: "
@@ -205,7 +205,7 @@ class _Scale:
 
 
 def _disorder(splits: Sequence[SplitReport]) -> str:
-    splits = [split for split in splits if split.profile.rows][:LINES_SHOWN]
+    splits = [split for split in splits if split.profile.rows][:_LINES_SHOWN]
     most_us = max((split.profile.disorder.largest_us for split in splits), default=0)
     if most_us == 0:
         return "<p>Every split is in order.</p>"

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from .common import until_ended
 
-EVERY_SECONDS = 1.0
+_EVERY_SECONDS = 1.0
 _HEAD_LINES = 13  # of a stream, without its splits
 _LEAST_SPLITS = 3
 
@@ -43,7 +43,7 @@ def watch(shown: Callable[[int], Iterator[RenderableType]], *, limit: int | None
             except LowmarkError as failed:  # the next attempt may succeed
                 what = [Text(printable(str(failed)), style="bold red")]
             live.update(picture(what, console, datetime.now(timezone.utc)), refresh=True)
-            if ended(EVERY_SECONDS):
+            if ended(_EVERY_SECONDS):
                 break
 
 

@@ -29,13 +29,13 @@ def watermark(
 
     found = completions(checkpoint) if stream is None else [completion(checkpoint, stream)]
     if as_json:
-        print_json({"streams": [completion_json(each) for each in found]})
+        print_json({"streams": [_completion_json(each) for each in found]})
         return
     for each in found:
         print_lines(printable(f"{each.stream}: complete until {format_time_us(each.until_us)}; {each.why}"))
 
 
-def completion_json(found: Completion) -> dict[str, Any]:
+def _completion_json(found: Completion) -> dict[str, Any]:
     """Return a stream's completion for ``--json``."""
     return {
         "stream": found.stream,

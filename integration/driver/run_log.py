@@ -32,7 +32,7 @@ _NO_MEASUREMENT = (
     f"that lowmark was tried with, {TRIED}, or report the error with the event."
 )
 
-TOLD_AFTER_US = 60_000_000
+_TOLD_AFTER_US = 60_000_000
 """A split must hold for so long before the log names it, because splits side by side take turns with each batch."""
 
 
@@ -135,7 +135,7 @@ class HolderLog:
     _epoch: int = -1
 
     def look(self, stream: Stream, watermarks: SplitWatermarks, now_us: int, *, changed: bool) -> None:
-        """Log the holder and its reason once the split has held for `TOLD_AFTER_US`."""
+        """Log the holder and its reason once the split has held for `_TOLD_AFTER_US`."""
         if changed or watermarks.epoch != self._epoch:  # otherwise the holder is the same
             self._epoch, before = watermarks.epoch, self._holder
             self._holder = watermarks.holder
@@ -143,7 +143,7 @@ class HolderLog:
                 self._since_us = now_us
         holder = self._holder
         held_us = now_us - self._since_us
-        if holder == self._told or held_us < TOLD_AFTER_US:
+        if holder == self._told or held_us < _TOLD_AFTER_US:
             return
         self._told = holder
         if holder is None:
