@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.lateness import LatenessHistogram
-from lowmark.watermark.printable import printable
+from lowmark.watermark.printable import counted, printable
 from lowmark.watermark.strategy import FUTURE_GUARD_US, WatermarkStrategy
 
 from .profile import SplitProfile
@@ -61,27 +61,25 @@ def advise(profiles: Mapping[str, tuple[SplitProfile, int | None]], idle_timeout
     """
     strategy, first = _bounded(profiles)
     lines = [first]
-    known = {name: silent_us for name, (_, silent_us) in profiles.items() if silent_us is not None}
-    silent = {name: silent_us for name, silent_us in known.items() if silent_us > idle_timeout_us}
+    silent = {name: us for name, (_, us) in profiles.items() if us is not None and us > idle_timeout_us}
     if silent:
-        longest, returned = max((profile.silence.length_us, name) for name, (profile, _) in profiles.items())
-        least_us = max(idle_timeout_us, longest * 3 // 2)
-        timeout_us, text = round_up(least_us)
-        quiet = {name: silent_us for name, silent_us in silent.items() if silent_us > timeout_us}
+        longest_us, returned = max((profile.silence.length_us, name) for name, (profile, _) in profiles.items())
+        timeout_us, text = round_up(max(idle_timeout_us, longest_us * 3 // 2))
+        quiet = {name: us for name, us in silent.items() if us > timeout_us}
         if quiet:
             name = max(quiet, key=lambda each: quiet[each])
             why = f"{_shown(name)} has had no row for {rough_duration_us(quiet[name])}"
             why += f", {len(quiet) - 1} more are silent, too" if len(quiet) > 1 else ""
-            why += f"; the longest silence that ended was {rough_duration_us(longest)}" if longest else ""
-            why += f" of {_shown(returned)}" if longest else ""
+            if longest_us:
+                why += f"; the longest silence that ended was {rough_duration_us(longest_us)} of {_shown(returned)}"
             strategy = strategy.with_idleness(text)
             lines.append((f'with_idleness("{text}")', why))
     ahead = {name: profile for name, (profile, _) in profiles.items() if profile.future_rows}
     if ahead:
         furthest = max(ahead, key=lambda each: ahead[each].furthest_future_us)
-        rows = sum(profile.future_rows for profile in ahead.values())
+        rows = counted(sum(profile.future_rows for profile in ahead.values()), "row")
         ahead_us = ahead[furthest].furthest_future_us + FUTURE_GUARD_US
-        why = f"the default; {_count(rows)} of bad clocks, {_shown(furthest)} up to {rough_duration_us(ahead_us)} ahead"
+        why = f"the default; {rows} of bad clocks, {_shown(furthest)} up to {rough_duration_us(ahead_us)} ahead"
         lines.append(('with_future_guard("5 minutes")', f"{why}: they move nothing"))
     return Advice(strategy, tuple(lines))
 
@@ -118,18 +116,13 @@ def _bounded(profiles: Mapping[str, tuple[SplitProfile, int | None]]) -> tuple[W
         for name, (profile, _) in profiles.items()
         if profile.disorder.largest_us > bound_us
     }
-    worst = sorted(beyond, key=lambda name: beyond[name], reverse=True)
+    worst = sorted(beyond.items(), key=lambda each: each[1], reverse=True)
     told = [
-        f"{_count(max(1, beyond[name][0]))} of {_shown(name)} {'needs' if beyond[name][0] <= 1 else 'need'} "
-        f"{rough_duration_us(beyond[name][1])}"
-        for name in worst[:_NAMES_SHOWN]
+        f"{counted(max(1, rows), 'row')} of {_shown(name)} {'needs' if rows <= 1 else 'need'} {rough_duration_us(us)}"
+        for name, (rows, us) in worst[:_NAMES_SHOWN]
     ]
     told += [f"and some of {len(worst) - _NAMES_SHOWN} more splits"] if len(worst) > _NAMES_SHOWN else []
     return strategy, (call, f"{100 * SHARE:g} % of rows; {', '.join(told)}")
-
-
-def _count(rows: int) -> str:
-    return "1 row" if rows == 1 else f"{rows:,} rows"
 
 
 def _shown(name: str) -> str:
