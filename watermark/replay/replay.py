@@ -140,7 +140,7 @@ class Replay:
         self._watermarks = SplitWatermarks(self._strategy, job_id="replay", source_id="replay", task_id="replay")
         delays = tuple(sorted({-(-us // MILLISECOND_US) * MILLISECOND_US for us in delays_us}))
         self.native, self.lowmark = Verdict(delays), Verdict(delays)
-        self._native, self._lowmark = Rule(2), Rule(3)
+        self._native_rule, self._lowmark_rule = Rule(2), Rule(3)
         self._state_delays_us = np.array(sorted({*delays, *_STATE_DELAYS_US}), np.int64)
         self._open = OpenRows(_SECOND_US if window_us is None else window_us)
         self._tops_us, self._spoken = np.zeros(0, np.int64), np.zeros(0, np.bool_)
@@ -184,13 +184,13 @@ class Replay:
         for batch, end in enumerate(batches.ends.tolist()):
             clock_us = int(batches.clock_us[batch])
             self._pause(int(batches.pauses[batch]), clock_us)
-            self._native.begin()
-            self._lowmark.begin()
-            for row, late in enumerate((self._native.late, self._lowmark.late)):
-                late_us[row, batch] = _NEVER_US if late is None else late
-            self._native.end(largest[batch])
+            for row, rule in enumerate((self._native_rule, self._lowmark_rule)):
+                rule.begin()
+                late_us[row, batch] = _NEVER_US if rule.late is None else rule.late
+            self._native_rule.end(largest[batch])
             self._report(tops[batch], batches.splits[begin:end], clock_us)
-            self.rows, self.batches = self.rows + end - begin, self.batches + 1
+            self.rows += end - begin
+            self.batches += 1
             self._unsampled.append(ends_us[begin:end][batches.timed[begin:end]])
             if len(self._unsampled) >= _SAMPLE_BATCHES or sum(map(len, self._unsampled)) >= _SAMPLE_ROWS:
                 self._sample()
@@ -208,12 +208,12 @@ class Replay:
 
     def _pause(self, pauses: int, clock_us: int) -> None:
         """Replay triggers that found no row: batches without data, and time in which splits may become idle."""
-        for rule in (self._native, self._lowmark):
+        for rule in (self._native_rule, self._lowmark_rule):
             rule.settle(pauses)
         if pauses and clock_us - 1 > self._clock_us:
             self._watermarks.handle(Polled(clock_us - 1), clock_us - 1)
-            self._lowmark.end(self._watermarks.low_watermark_us)
-            self._lowmark.settle(pauses - 1)
+            self._lowmark_rule.end(self._watermarks.low_watermark_us)
+            self._lowmark_rule.settle(pauses - 1)
         self._clock_us = max(self._clock_us, clock_us)
 
     def _report(self, tops: tuple[Numbers, Micros], splits: Numbers, clock_us: int) -> None:
@@ -223,7 +223,7 @@ class Replay:
         rows: dict[SplitId, int] = dict.fromkeys(mute.tolist(), 1)
         watermarks = SplitColumn(spoken.astype(np.uint64), self._strategy.watermarks_of_max(tops_us))
         self._watermarks.handle(BatchReported(self.batches, clock_us, watermarks, rows=rows), clock_us)
-        self._lowmark.end(self._watermarks.low_watermark_us)
+        self._lowmark_rule.end(self._watermarks.low_watermark_us)
         known = self._spoken[spoken]
         self._tops_us[spoken] = np.where(known, np.maximum(self._tops_us[spoken], tops_us), tops_us)
         self._spoken[spoken] = True
@@ -244,7 +244,7 @@ class Replay:
         self._open.add(np.concatenate(self._unsampled))
         self._unsampled = []
         forgotten = []
-        for verdict, rule in ((self.native, self._native), (self.lowmark, self._lowmark)):
+        for verdict, rule in ((self.native, self._native_rule), (self.lowmark, self._lowmark_rule)):
             used_us = _NEVER_US if rule.used is None else rule.used
             verdict.keep(self._state_delays_us.tolist(), self._open.above(used_us - self._state_delays_us))
             forgotten.append(used_us - int(self._state_delays_us[-1]))
@@ -257,7 +257,7 @@ class Replay:
         tops_us, low_us = self._tops_us[self._spoken], self._watermarks.low_watermark_us
         front_us = int(tops_us.max()) if len(tops_us) else None
         columns = self._tops_us.copy(), self._spoken.copy()
-        self.moments.append(Moment(self.rows, front_us, self._native.used, low_us, *columns))
+        self.moments.append(Moment(self.rows, front_us, self._native_rule.used, low_us, *columns))
         if len(self.moments) > _MOST_MOMENTS:
             del self.moments[1::2]
             self._every *= 2
