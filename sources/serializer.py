@@ -70,24 +70,23 @@ class DataclassSerializer(Generic[ValueT]):
     """
 
     def __init__(self, kind: type[ValueT], *, version: int = 1) -> None:
+        self._kind, self._name, self.version = kind, getattr(kind, "__name__", str(kind)), version
         try:
             msgspec.msgpack.Decoder(kind)  # looks up the types of all fields
         except NameError as unknown:
-            raise UnknownFieldType(getattr(kind, "__name__", str(kind)), str(unknown)) from unknown
-        self._kind, self.version = kind, version
+            raise UnknownFieldType(self._name, str(unknown)) from unknown
 
     def serialize(self, value: ValueT) -> bytes:
         return msgspec.msgpack.encode(value, order="sorted")
 
     def deserialize(self, version: int, data: bytes) -> ValueT:
         """Read a value back. Raises UnreadableState."""
-        name = getattr(self._kind, "__name__", str(self._kind))
         if version > self.version:
-            raise UnreadableState.newer(name, version, self.version)
+            raise UnreadableState.newer(self._name, version, self.version)
         try:
             value: Any = msgspec.msgpack.decode(self._unpacked(data), type=self._kind)
         except (ValueError, RecursionError) as invalid:  # msgspec's errors are ValueErrors
-            raise UnreadableState.broken(name, version, invalid) from invalid
+            raise UnreadableState.broken(self._name, version, invalid) from invalid
         return value  # type: ignore[no-any-return]
 
     def _unpacked(self, data: bytes) -> bytes:
