@@ -52,7 +52,7 @@ class Worker:
     def __init__(
         self, name: str, run: Callable[[], object], *, died: Callable[[BaseException], object] | None = None
     ) -> None:
-        self.name, self._run, self._told = name, run, died
+        self.name, self._run, self._died = name, run, died
         self._error: BaseException | None = None
         self._returned = False
         self._thread = threading.Thread(target=self._supervise, name=name, daemon=True)
@@ -117,8 +117,8 @@ class Worker:
             try:
                 _log.critical("the thread %s was ended by an error: %s", self.name, described(error), exc_info=error)
             finally:
-                if self._told is not None:
-                    self._told(error)
+                if self._died is not None:
+                    self._died(error)
 
 
 def answer(done: Future[Result], work: Callable[[], Result]) -> None:
