@@ -31,8 +31,8 @@ GeneratorFactory = Callable[[], WatermarkGenerator]
 FUTURE_GUARD_US = 5 * 60 * 1_000_000
 """The default future guard: 5 minutes."""
 
-HOUR_US = 3_600_000_000
-"""By default the idle timeout of progressive idleness has grown after 1 hour."""
+GROWN_AFTER_US = 3_600_000_000
+"""The default age at which the idle timeout of progressive idleness has grown: 1 hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class AlignmentParams:
         if not isinstance(group, str) or not group:
             setting = "with_watermark_alignment(group=)"
             raise InvalidStrategy(setting, repr(group), "a name", "streams of one group name are aligned.")
-        _at_least("with_watermark_alignment(max_drift=)", self.max_drift_us, 0)
-        _at_least("with_watermark_alignment(update_interval=)", self.update_interval_us, 1)
+        _check_least("with_watermark_alignment(max_drift=)", self.max_drift_us, 0)
+        _check_least("with_watermark_alignment(update_interval=)", self.update_interval_us, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +143,13 @@ class WatermarkStrategy:
     progressive: ProgressiveIdleness | None = None
 
     def __post_init__(self) -> None:
-        _at_least("out-of-orderness", self.out_of_orderness_us, 0)
-        _at_least("with_idleness", self.idle_timeout_us, 1)
+        _check_least("out-of-orderness", self.out_of_orderness_us, 0)
+        _check_least("with_idleness", self.idle_timeout_us, 1)
         if self.progressive is not None:
             _check_progressive(self.progressive, self.idle_timeout_us)
-        _at_least("with_future_guard", self.future_guard_us, 0)
-        _at_least("with_grace", self.grace_us, 1)
-        _at_least("with_all_idle(delay=)", self.all_idle_delay_us, 0)
+        _check_least("with_future_guard", self.future_guard_us, 0)
+        _check_least("with_grace", self.grace_us, 1)
+        _check_least("with_all_idle(delay=)", self.all_idle_delay_us, 0)
         for setting, function in (("for_generator", self.generator), ("timestamp assigner", self.timestamp_assigner)):
             if function is not None and not callable(function):
                 raise InvalidStrategy(
@@ -163,8 +163,8 @@ class WatermarkStrategy:
             got = f'"flow" beside with_all_idle({self.all_idle.value!r})'
             hint = "by the flow no split is idle while all are silent, so nothing would ever follow."
             raise InvalidStrategy("with_idleness(clock=)", got, 'clock="time", or none', hint)
-        _share("with_quorum", self.quorum, 1, "0.5 is half of the splits.")
-        _share("with_percentile", self.percentile, 100, "99.0 passes the slowest 1 % of the splits.", above=1)
+        _check_share("with_quorum", self.quorum, 1, "0.5 is half of the splits.")
+        _check_share("with_percentile", self.percentile, 100, "99.0 passes the slowest 1 % of the splits.", above=1)
         if self.quorum is not None and self.all_idle is not AllIdle.HOLD:
             got = f"{self.quorum!r} beside with_all_idle({self.all_idle.value!r})"
             hint = "one goes on when no split takes part, and the other forbids that."
@@ -278,7 +278,7 @@ class WatermarkStrategy:
         timeout_us = duration_us(timeout, what="idleness")
         progressive = None
         if at_start is not None:
-            over_us = max(HOUR_US, timeout_us) if over is None else duration_us(over, what="idleness over")
+            over_us = max(GROWN_AFTER_US, timeout_us) if over is None else duration_us(over, what="idleness over")
             progressive = ProgressiveIdleness(duration_us(at_start, what="idleness at the start"), over_us)
         elif over is not None:
             hint = 'with_idleness("5 minutes", at_start="15 seconds", over="1 hour").'
@@ -433,7 +433,7 @@ class WatermarkStrategy:
         return min(self.out_of_orderness_us + (watermark_us // MILLISECOND_US + 2) * MILLISECOND_US, MOST_US)
 
 
-def _at_least(setting: str, got_us: int | None, least_us: int) -> None:
+def _check_least(setting: str, got_us: int | None, least_us: int) -> None:
     if got_us is not None and got_us < least_us:
         expected = "more than 0" if least_us else "0 or more"
         raise InvalidStrategy(setting, format_duration_us(got_us), expected, "leave it out to keep the default.")
@@ -449,7 +449,7 @@ def _check_progressive(grows: ProgressiveIdleness, timeout_us: int | None) -> No
         raise InvalidStrategy(setting, got, "the timeout or more", 'a stream is old after hours: over="1 hour".')
 
 
-def _share(setting: str, got: float | None, most: int, hint: str, above: int = 0) -> None:
+def _check_share(setting: str, got: float | None, most: int, hint: str, above: int = 0) -> None:
     given: object = got  # callers may ignore the types
     if given is None or (isinstance(given, (int, float)) and not isinstance(given, bool) and above < given <= most):
         return
