@@ -1,9 +1,9 @@
 """The errors that this package raises on purpose.
 
 Spark carries only the *text* of an error from a Python worker to the driver, so every message is complete: the fault,
-the expected value, and a hint. Every error survives pickling, for any constructor.
+the expected value, and a hint. Every error survives pickling, for any constructor. An error is named after the fact
+that it states; users catch `LowmarkError`.
 """
-# An error is named after the fact that it states; users catch LowmarkError.
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages of FLINK-4576, and the two roles that speak them.
+"""The messages of FLINK-4576, and the listener that hears of each new low watermark.
 
 In a round the coordinator sends ``RetrieveLowWatermark``, every task answers ``ReplyLowWatermark``, and when
 the minimum rose all tasks hear ``NotifyNewLowWatermark``. A task without splits emits the notified low watermark, so
@@ -189,7 +189,7 @@ class TaskReturnedLate:
     why: str  # completes "task x came in below the low watermark: <why>"
 
 
-# -- the roles
+# -- the listener
 
 
 class LowWatermarkListener(Protocol):
