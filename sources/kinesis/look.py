@@ -204,9 +204,10 @@ class ShardLook:
             reading = Reading(split, place, patience_seconds)
             return self._some(client, reading, AHEAD_RECORDS), reading
 
-        newest, reading = (None, None) if self.tip is None else read(after(self.tip.sequence))
-        if newest is None or reading is None or newest.behind_ms > LONG_MS:
-            newest, reading = self._search_newest(read, client.now_ms())
+        tail = None if self.tip is None else read(after(self.tip.sequence))
+        if tail is None or tail[0].behind_ms > LONG_MS:
+            tail = self._search_newest(read, client.now_ms())
+        newest, reading = tail
         found = list(map(_seen, newest.records))
         for _ in range(TAIL_PAGES):
             if newest.iterator is None or newest.behind_ms == 0:
@@ -227,14 +228,14 @@ class ShardLook:
 
         Without the search, a shard that was busy until an hour ago would be read from an hour ago on.
         """
-        begin_ms, empty_ms = now_ms - RECENT_MS, now_ms
-        newest, reading = read(at_time(max(0, begin_ms)))
+        begin_ms, empty_ms = max(0, now_ms - RECENT_MS), now_ms
+        newest, reading = read(at_time(begin_ms))
         while not newest.records and begin_ms > 0:
-            begin_ms, empty_ms = now_ms - 4 * (now_ms - begin_ms), begin_ms
-            newest, reading = read(at_time(max(0, begin_ms)))
+            begin_ms, empty_ms = max(0, now_ms - 4 * (now_ms - begin_ms)), begin_ms
+            newest, reading = read(at_time(begin_ms))
         while newest.records and newest.behind_ms > 0 and empty_ms - begin_ms > RECENT_MS:
             middle_ms = (begin_ms + empty_ms) // 2
-            later, later_reading = read(at_time(max(0, middle_ms)))
+            later, later_reading = read(at_time(middle_ms))
             if later.records:
                 newest, reading, begin_ms = later, later_reading, middle_ms
             else:
