@@ -45,7 +45,7 @@ class Seen:
     time_ms: int
     rows: int
     size_bytes: int
-    behind: int = 0  # the position after the record
+    end: int = 0  # the position after the record
 
 
 class IteratorsExpired(KinesisUnavailable):
@@ -149,10 +149,10 @@ class ShardLook:
         position, ahead = self.start, list[Seen]()
         for seen in self.ahead:
             position = max(position, seen.time_ms + 1, self.start + 1)
-            ahead.append(replace(seen, behind=position))
+            ahead.append(replace(seen, end=position))
         self.ahead = ahead
         if self.tip is not None:
-            self.tip = replace(self.tip, behind=max(position + 1, self.tip.time_ms + 1))
+            self.tip = replace(self.tip, end=max(position + 1, self.tip.time_ms + 1))
 
     def refresh(
         self, client: KinesisClient, split: KinesisSplit, *, now_seconds: Callable[[], float], poll_seconds: float,
@@ -264,8 +264,8 @@ class ShardLook:
     def end(self) -> int:
         """The position after the last known record."""
         if self.tip is not None:
-            return self.tip.behind
-        return self.ahead[-1].behind if self.ahead else self.start
+            return self.tip.end
+        return self.ahead[-1].end if self.ahead else self.start
 
     def rows_before(self, position: int) -> int:
         """The number of rows before a position: counted for records that were looked at, otherwise estimated."""
@@ -275,11 +275,11 @@ class ShardLook:
         return self._count(position, lambda seen: seen.size_bytes, self.dense_bytes)
 
     def _count(self, position: int, of: Callable[[Seen], int], dense: float) -> int:
-        counted = sum(of(seen) for seen in self.ahead if seen.behind <= position)
-        begin = self.ahead[-1].behind if self.ahead else self.start
+        counted = sum(of(seen) for seen in self.ahead if seen.end <= position)
+        begin = self.ahead[-1].end if self.ahead else self.start
         if self.tip is None or position <= begin:
             return counted
-        position = min(position, self.tip.behind)
+        position = min(position, self.tip.end)
         span_ms = position - begin if self.ahead else min(position - begin, self.behind_ms + 1)
         return counted + min(MOST_ROWS, max(1, round(dense * span_ms)))
 
@@ -289,9 +289,9 @@ class ShardLook:
         counted = 0
         for seen in self.ahead:
             counted += seen.rows
-            if seen.behind <= end:
-                steps[seen.behind] = counted
-        fits = [behind for behind, held in steps.items() if held <= rows]
+            if seen.end <= end:
+                steps[seen.end] = counted
+        fits = [position for position, held in steps.items() if held <= rows]
         if not fits:
             return next(iter(steps), end)
         if len(fits) < len(steps) or self.tip is None or fits[-1] >= end:
@@ -314,7 +314,7 @@ class ShardLook:
         for seen in chain(read, self.ahead):
             if seen.time_ms >= time_ms:
                 return position
-            position = max(position, seen.time_ms + 1, seen.behind)
+            position = max(position, seen.time_ms + 1, seen.end)
         return position if self.at_tip else time_ms
 
     def before_next(self, place: str) -> str:
@@ -331,13 +331,13 @@ class ShardLook:
 
     def find_place(self, client: KinesisClient, split: KinesisSplit, stop: int) -> str | None:
         """Return the place at a position, None if no unread record lies before the position."""
-        before = [seen for seen in self.ahead if seen.behind <= stop]
+        before = [seen for seen in self.ahead if seen.end <= stop]
         last = self.ahead[-1] if self.ahead else None
         if last is None and self.tip is None:
             return None
-        if self.tip is not None and stop >= self.tip.behind:
+        if self.tip is not None and stop >= self.tip.end:
             return after(self.tip.sequence)
-        if last is not None and (stop < last.behind or self.tip is None):
+        if last is not None and (stop < last.end or self.tip is None):
             return after(before[-1].sequence) if before else None
         return self._search(client, split, stop)
 

@@ -231,12 +231,12 @@ def look_of(*times_ms: int, start: int = 0, tip_ms: int | None = None) -> ShardL
 
 def test_positions_grow_though_arrival_times_do_not() -> None:
     look = look_of(100, 105, 103, 105, 110)
-    assert [seen.behind for seen in look.ahead] == [101, 106, 106, 106, 111]
+    assert [seen.end for seen in look.ahead] == [101, 106, 106, 106, 111]
     assert [look.rows_before(position) for position in (100, 101, 105, 106, 111)] == [0, 1, 1, 4, 5]
     assert [look.after_rows(rows, 111) for rows in (0, 1, 3, 4, 9)] == [101, 101, 101, 106, 111]
     # Rows that arrived before the start get the position right after the start.
     late = look_of(100, 101, start=500)
-    assert [seen.behind for seen in late.ahead] == [501, 501]
+    assert [seen.end for seen in late.ahead] == [501, 501]
     assert (late.end, late.rows_before(late.end)) == (501, 2)
 
 
@@ -468,7 +468,7 @@ def test_what_was_looked_at_stays_known_when_the_next_answer_does_not_come() -> 
         look.refresh(client, split, **options)
     look.refresh(client, split, **options)
     assert [seen.sequence - BIG for seen in look.ahead] == [0, 1, 2]
-    assert [seen.behind for seen in look.ahead] == [1, 1_001, 2_001]
+    assert [seen.end for seen in look.ahead] == [1, 1_001, 2_001]
 
 
 def test_a_first_look_that_is_throttled_goes_on_where_it_was() -> None:

@@ -305,7 +305,7 @@ def test_the_look_at_a_shard_that_is_not_read_does_not_grow() -> None:
         now[0] += 1
         assert planner.latest([split])["orders/held"].position == NOW_MS, "its end is known all the same"
         assert planner.metric_values()["millis_behind_latest"] == HOUR_MS - AHEAD_RECORDS
-        [(_, rest)] = planner.cut([(split, look.ahead[99].behind)])
+        [(_, rest)] = planner.cut([(split, look.ahead[99].end)])
         now[0] += 1
         planner.latest([rest])
         assert [look.ahead[0].sequence, look.ahead[-1].sequence] == [100, 599], "it looks on when the shard is read"
