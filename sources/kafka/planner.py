@@ -90,7 +90,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
             ends, begins = self._client.positions_of_each(questions, action, patience_seconds=PATIENCE_SECONDS)
             failed = {**ends[1], **begins[1]}
             if len(failed) == len(partitions):
-                self._wait(failed, action)
+                self._check_silence(failed, action)
                 return {}
             topics = described()
             gone = [key for key in partitions if key not in failed and None in (ends[0][key], begins[0][key])]
@@ -220,7 +220,8 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         self._unanswered.tell(len(failed), *self._example(failed))
         return rows
 
-    def _wait(self, failed: Mapping[TopicPartitionId, Exception], action: str) -> None:
+    def _check_silence(self, failed: Mapping[TopicPartitionId, Exception], action: str) -> None:
+        """Note that no partition answers. Raises KafkaUnavailable after the allowed time."""
         self._unanswered.see(len(failed), len(failed), *self._example(failed))
         waited_seconds = self._unanswered.all_silent_seconds
         if waited_seconds > self._settings.give_up_seconds:

@@ -225,7 +225,7 @@ class KinesisClient:
                 self._set_clock(error.response, asked_ms)
                 if _code(error) in REFUSED:
                     forget(client)
-                cause = self._may_pass(error, action, asked)
+                cause = self._passing_cause(error, action, asked)
             except UnicodeDecodeError as error:
                 cause = f"the answer is not one of Kinesis ({described(error)})"
             except (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError) as error:
@@ -241,7 +241,7 @@ class KinesisClient:
             if not patience.goes_on(cause):
                 raise KinesisUnavailable(self.settings.place, action, patience.spent_seconds, cause)
 
-    def _may_pass(self, error: Any, action: str, asked: Mapping[str, Any]) -> str:
+    def _passing_cause(self, error: Any, action: str, asked: Mapping[str, Any]) -> str:
         """Return the cause if waiting may cure the error; otherwise raise."""
         code, text = _code(error), error.response.get("Error", {}).get("Message", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

@@ -57,7 +57,7 @@ class SplitProfile:
         """
         self.rows += len(times_us)
         if written_us is not None and len(written_us):
-            self._time(written_us)
+            self._see_silence(written_us)
         future = timed & (times_us > latest_us)
         early = timed & (times_us < 0)
         self.future_rows += int(future.sum())
@@ -73,7 +73,7 @@ class SplitProfile:
         self.first_us = first if self.first_us is None else min(first, self.first_us)
         self.last_us = int(before[-1])
 
-    def _time(self, written_us: Micros) -> None:
+    def _see_silence(self, written_us: Micros) -> None:
         before = written_us[:1] if self.written_us is None else np.array([self.written_us[1]], np.int64)
         all_us = np.maximum.accumulate(np.concatenate((before, written_us)))
         gaps = np.diff(all_us)
