@@ -284,6 +284,16 @@ def milliseconds(time_of: datetime) -> int:
     return us_of(time_of) // MILLISECOND_US
 
 
+def sequence_of(record: Mapping[str, Any]) -> int:
+    """The sequence number of a record."""
+    return int(record["SequenceNumber"])
+
+
+def arrived_ms(record: Mapping[str, Any]) -> int:
+    """The arrival time of a record, milliseconds since the epoch."""
+    return milliseconds(record["ApproximateArrivalTimestamp"])
+
+
 def _stream(stream: str) -> dict[str, Any]:
     return {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
 

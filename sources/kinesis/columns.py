@@ -11,7 +11,7 @@ import pyarrow as pa
 from lowmark.sources.kit.options import chosen_columns
 
 from .aggregated import MalformedPacket, is_packed, md5, unpacked
-from .client import milliseconds
+from .client import arrived_ms
 from .errors import InvalidKinesisOption
 from .split import KinesisSplit, stream_name
 
@@ -68,8 +68,7 @@ class KinesisColumns:
         if (field := _OF_RECORD.get(name)) is not None:
             return pa.array([record[field] for record in records], COLUMNS[name])
         if name == "approximateArrivalTimestamp":
-            times = [milliseconds(record["ApproximateArrivalTimestamp"]) * 1_000 for record in records]
-            return pa.array(times, pa.int64()).cast(COLUMNS[name])
+            return pa.array([arrived_ms(record) * 1_000 for record in records], pa.int64()).cast(COLUMNS[name])
         if name in ("stream", "shardId"):
             text = stream_name(split.stream) if name == "stream" else split.shard
             return pa.repeat(pa.scalar(text, pa.string()), len(records))

@@ -14,10 +14,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, dropwhile, islice
 from typing import Any
 
-from .client import Expired, KinesisClient, Page, milliseconds
+from .client import Expired, KinesisClient, Page, arrived_ms, sequence_of
 from .columns import rows_in
 from .errors import KinesisUnavailable
 from .split import KinesisSplit, after, at, at_time
@@ -74,7 +74,7 @@ class Reading:
                 continue
             self._iterator = page.iterator
             if page.records:
-                self.place = after(int(page.records[-1]["SequenceNumber"]))
+                self.place = after(sequence_of(page.records[-1]))
             return page
         raise IteratorsExpired(
             client.settings.place, f"read {split.split_id}", 0.0, f"{EXPIRIES} iterators in a row had expired at once"
@@ -102,8 +102,8 @@ class ShardLook:
     answers: int = 0  # number of pages read, ahead or at the end
     _reading: Reading | None = None  # reads on after the records ahead
     _read: list[Seen] = field(default_factory=list)  # the records ahead, and some records before them
-    _origin: str = ""  # the place where ``_read`` begins
-    _origin_start: int = 0  # the position where ``_read`` begins
+    _origin: str = ""  # the place where `_read` begins
+    _origin_start: int = 0  # the position where `_read` begins
 
     def __post_init__(self) -> None:
         self._origin, self._origin_start = self.base, self.start
@@ -349,8 +349,8 @@ class ShardLook:
         for _ in range(EMPTY_PAGES):
             page = reading.page(client, AHEAD_RECORDS)
             for record in page.records:
-                sequence = int(record["SequenceNumber"])
-                if milliseconds(record["ApproximateArrivalTimestamp"]) >= stop:
+                sequence = sequence_of(record)
+                if arrived_ms(record) >= stop:
                     # If times go back, the answer may be a record that was looked at or read already.
                     return at(sequence) if sequence > last else after(last)
                 if sequence >= self.tip.sequence:
@@ -373,8 +373,7 @@ def _sequence(seen: Seen) -> int:
 
 
 def _seen(record: dict[str, Any]) -> Seen:
-    time_ms = milliseconds(record["ApproximateArrivalTimestamp"])
-    return Seen(int(record["SequenceNumber"]), time_ms, rows_in(record), len(record["Data"]))
+    return Seen(sequence_of(record), arrived_ms(record), rows_in(record), len(record["Data"]))
 
 
 def from_time(split: KinesisSplit, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -382,7 +381,4 @@ def from_time(split: KinesisSplit, records: list[dict[str, Any]]) -> list[dict[s
     kind, _, where = split.cursor.partition(" ")
     if kind != "AT_TIMESTAMP":
         return records
-    for index, record in enumerate(records):
-        if milliseconds(record["ApproximateArrivalTimestamp"]) >= int(where):
-            return records[index:]
-    return []
+    return list(dropwhile(lambda record: arrived_ms(record) < int(where), records))

@@ -18,7 +18,7 @@ from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, Sp
 from lowmark.sources.metric_group import MetricGroup
 
 from .aggregated import MalformedPacket
-from .client import KinesisClient, PlaceRefused, ShardGone
+from .client import KinesisClient, PlaceRefused, ShardGone, sequence_of
 from .columns import KinesisColumns
 from .connections import KinesisSettings
 from .errors import KinesisStreamReplaced
@@ -120,7 +120,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
             raise KinesisStreamReplaced(split.split_id, split.cursor, str(refused)) from None
         records = page.records if each.begun else from_time(split, page.records)
         if records and not each.begun:
-            self._loss.check_first(split, _sequence(records[0]))
+            self._loss.check_first(split, sequence_of(records[0]))
         taken, over = _up_to(split.until, records)
         if records:
             each.begun, each.empty_since = True, None
@@ -171,9 +171,5 @@ def _up_to(until: str, records: list[dict[str, Any]]) -> tuple[list[dict[str, An
     True
     """
     kind, _, number = until.partition(" ")
-    keep = bisect_left(records, int(number) + (kind == "AFTER_SEQUENCE_NUMBER"), key=_sequence)
-    return records[:keep], bool(records) and _sequence(records[-1]) >= int(number)
-
-
-def _sequence(record: dict[str, Any]) -> int:
-    return int(record["SequenceNumber"])
+    keep = bisect_left(records, int(number) + (kind == "AFTER_SEQUENCE_NUMBER"), key=sequence_of)
+    return records[:keep], bool(records) and sequence_of(records[-1]) >= int(number)
