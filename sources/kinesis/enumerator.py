@@ -16,7 +16,7 @@ from .client import KinesisClient
 from .connections import KinesisSettings
 from .errors import InvalidKinesisOption, KinesisStreamMissing
 from .positions import KinesisPosition
-from .split import TRIM_HORIZON, DataLoss, KinesisSplit, after, at_time, split_id
+from .split import TRIM_HORIZON, DataLoss, KinesisSplit, after, at_time, split_id, time_ms_of
 
 
 def create_enumerator(
@@ -125,14 +125,9 @@ def _prepared(
         end_ms = latest_ms if stop.kind == "LATEST" else min(first_ms_from(stop.time_us), latest_ms)
     begun = [replace(split, cursor=cursors[split.split_id]) for split in splits]
     # At the cursor of a time, no record before that time is left to read.
-    timed = [replace(split, start=_time_ms(split.cursor)) for split in begun]
+    timed = [replace(split, start=time_ms_of(split.cursor) or 0) for split in begun]
     ended = timed if end_ms is None else [replace(split, stop=max(split.start, end_ms)) for split in timed]
     return [replace(split, stop=split.start) if split.split_id in over else split for split in ended]
-
-
-def _time_ms(cursor: str) -> int:
-    kind, _, where = cursor.partition(" ")
-    return int(where) if kind == "AT_TIMESTAMP" else 0
 
 
 def _cursors(

@@ -20,7 +20,7 @@ from typing import Any
 from .client import Expired, KinesisClient, Page, arrived_ms, sequence_of
 from .columns import rows_in
 from .errors import KinesisUnavailable
-from .split import KinesisSplit, after, at, at_time
+from .split import KinesisSplit, after, at, at_time, time_ms_of
 
 AHEAD_RECORDS = 500
 """How many records the planner looks ahead."""
@@ -378,7 +378,5 @@ def _seen(record: dict[str, Any]) -> Seen:
 
 def from_time(split: KinesisSplit, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Drop records before the split's cursor, because the service may begin a little before a time."""
-    kind, _, where = split.cursor.partition(" ")
-    if kind != "AT_TIMESTAMP":
-        return records
-    return list(dropwhile(lambda record: arrived_ms(record) < int(where), records))
+    begin_ms = time_ms_of(split.cursor)
+    return records if begin_ms is None else list(dropwhile(lambda record: arrived_ms(record) < begin_ms, records))

@@ -81,6 +81,16 @@ def at_time(time_ms: int) -> str:
     return f"AT_TIMESTAMP {time_ms}"
 
 
+def time_ms_of(place: str) -> int | None:
+    """The arrival time that fixes a place, milliseconds since the epoch; None if a record fixes the place.
+
+    >>> time_ms_of(at_time(1_700_000_000_000)), time_ms_of(TRIM_HORIZON)
+    (1700000000000, None)
+    """
+    kind, _, time_ms = place.partition(" ")
+    return int(time_ms) if kind == "AT_TIMESTAMP" else None
+
+
 class DataLoss(KnownLosses):
     """The records of shards that expired before they were read."""
 
