@@ -18,6 +18,8 @@ from .errors import InvalidKinesisOption, KinesisStreamMissing
 from .positions import KinesisPosition
 from .split import TRIM_HORIZON, DataLoss, KinesisSplit, after, at_time, split_id, time_ms_of
 
+FIRST_RECORD = KinesisPosition(TRIM_HORIZON)
+
 
 def create_enumerator(
     context: SplitEnumeratorContext[KinesisSplit],
@@ -38,7 +40,7 @@ def create_enumerator(
     def prepare(splits: Sequence[KinesisSplit], late: bool) -> list[KinesisSplit]:  # noqa: FBT001  # the kit's order
         if not late:
             _check_listed(splits, start, loss)
-        return _prepared(splits, TRIM if late else start, stop, *asks.now_between_ms())
+        return _prepared(splits, FIRST_RECORD if late else start, stop, *asks.now_between_ms())
 
     return DiscoveringEnumerator(
         context,
@@ -62,9 +64,6 @@ def discovered(streams: Streams, client: KinesisClient) -> list[KinesisSplit]:
                 raise
             # A stream of a pattern was deleted after its listing.
     return found
-
-
-TRIM = KinesisPosition(TRIM_HORIZON)
 
 
 def _splits(stream: str, shards: Sequence[Mapping[str, Any]]) -> list[KinesisSplit]:
