@@ -276,8 +276,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         time_ms = first_ms_from(time_us)
         found: dict[str, int | None] = {}
         for split in splits:
-            look = None if split.split_id in self._asking else self._looks.get(split.split_id)
-            if look is not None:
+            if (look := self._known(split)) is not None:
                 found[split.split_id] = look.find_time(time_ms)
         return found
 
@@ -286,8 +285,12 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         del split, position
         return time_us - self._disorder_us
 
+    def _known(self, split: KinesisSplit) -> ShardLook | None:
+        """Return the look at a shard, None before the first one and while the thread of one hangs in it."""
+        return None if split.split_id in self._asking else self._looks.get(split.split_id)
+
     def _aligned(self, split: KinesisSplit) -> ShardLook | None:
-        look = None if split.split_id in self._asking else self._looks.get(split.split_id)
+        look = self._known(split)
         if look is not None and (look.base, look.start) != (split.cursor, split.start):
             with self._handling_gone(split):
                 look.align(split)
