@@ -77,9 +77,7 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
             low_us, high_us = high_us, high_us + step_us
         high_us = min(high_us, until_us)
     while high_us - low_us > MILLISECOND_US:
-        middle_us = low_us + (high_us - low_us) // (2 * MILLISECOND_US) * MILLISECOND_US
-        if middle_us == low_us:
-            middle_us = low_us + MILLISECOND_US
+        middle_us = low_us + max(1, (high_us - low_us) // (2 * MILLISECOND_US)) * MILLISECOND_US
         if is_behind(middle_us):
             high_us = middle_us
         else:
