@@ -76,14 +76,13 @@ class KafkaColumns:
         """
         rows = sum(map(len, chunks[0]))
         parts = dict(zip(self.per_record, chunks, strict=False))
-        arrays: list[pa.Array[Any]] = []
-        for field in self.schema:
-            if field.name == "topic":
-                arrays.append(pa.repeat(pa.scalar(topic, field.type), rows))
-            elif field.name == "partition":
-                arrays.append(pa.repeat(pa.scalar(partition, field.type), rows))
-            else:
-                arrays.append(pa.concat_arrays(list(parts[field.name])))
+        constant: dict[str, Any] = {"topic": topic, "partition": partition}
+        arrays = [
+            pa.repeat(pa.scalar(constant[field.name], field.type), rows)
+            if field.name in CONSTANT
+            else pa.concat_arrays(list(parts[field.name]))
+            for field in self.schema
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _convert(self, name: str, messages: Sequence[Message]) -> pa.Array[Any]:
