@@ -162,7 +162,8 @@ class FileSource(SimpleSource[FileSplit]):
             if not isinstance(path, str) or not path:
                 raise InvalidFileOption("paths", shown(path), "texts", "write a path of pathlib as str(path).")
         self.bounded, self.discover_every = bounded, discover_every
-        if duration_us(discover_every, what="discover_every") == 0:  # refused now rather than later
+        self._period_seconds = duration_us(discover_every, what="discover_every") / 1_000_000
+        if self._period_seconds == 0:
             wanted = "a duration above 0"
             raise InvalidFileOption("discover_every", shown(discover_every), wanted, "each look lists all files.")
         self._format, self.event_time, self._columns, self._recursive = format, event_time, columns, recursive
@@ -304,7 +305,7 @@ class FileSource(SimpleSource[FileSplit]):
         return DiscoveringEnumerator(
             context,
             self.discover,
-            period_seconds=duration_us(self.discover_every or "1 minute", what="discover_every") / 1_000_000,
+            period_seconds=self._period_seconds,
             bounded=self.bounded,
             known=_below(self.listing.root, state),
             stamp_of=lambda split: split.modified_us,
