@@ -209,6 +209,22 @@ class FileSource(SimpleSource[FileSplit]):
             files = self._settled(files, self._min_age_us)
         return files
 
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[FileSplit], state: DiscoveredSplits[FileSplit]
+    ) -> SplitEnumerator[FileSplit, DiscoveredSplits[FileSplit]]:
+        return DiscoveringEnumerator(
+            context,
+            self.discover,
+            period_seconds=self._period_seconds,
+            bounded=self.bounded,
+            known=_with_root(self.listing.root, state),
+            stamp_of=lambda split: split.modified_us,
+            keep=self._max_age_us,
+            remember=REMEMBERED_FILES,
+            root=self.listing.root,
+            source=repr(self),
+        )
+
     def create_planner(self) -> SplitPlanner[FileSplit]:
         return FilePlanner(self)
 
@@ -223,30 +239,30 @@ class FileSource(SimpleSource[FileSplit]):
         assert split.stop is not None, "slices have one"
         reached = split
         try:
-            self._unchanged(split)
+            self._check_unchanged(split)
             filesystem, path = self.listing.filesystem, self.listing.path(split.split_id)
             steps = FORMATS[self._format].read(filesystem, path, self.schema, split.start, split.stop)
             for rows, position in steps:
                 yield rows, position
                 reached = replace(split, start=position)
         except (*UNREADABLE, FileChanged) as trouble:
-            self.settle(reached, "read the rows", trouble)
+            self._raise_or_skip(reached, "read the rows", trouble)
             if losses is not None:
                 losses.inc()
         else:
             # Not skipped, because rows of both files were handed out; the next attempt finds the change first.
-            self._unchanged(split, read=True)
+            self._check_unchanged(split, read=True)
 
     def index(self, split: FileSplit) -> FileIndex | None:
         try:
-            self._unchanged(split)
+            self._check_unchanged(split)
             filesystem, path = self.listing.filesystem, self.listing.path(split.split_id)
             return FORMATS[self._format].index(filesystem, path, split.size_bytes, self.schema, self.event_time)
         except (*UNREADABLE, FileChanged) as trouble:
-            self.settle(split, "read the index", trouble)
+            self._raise_or_skip(split, "read the index", trouble)
             return None
 
-    def settle(self, split: FileSplit, action: str, trouble: Exception) -> None:
+    def _raise_or_skip(self, split: FileSplit, action: str, trouble: Exception) -> None:
         """Raise the error of a file, or log it if the file is skipped."""
         if isinstance(trouble, FileNotFoundError):
             trouble = self._changed(split, None)
@@ -287,7 +303,7 @@ class FileSource(SimpleSource[FileSplit]):
             fact = f"it takes the columns from its first file, {path}, which cannot be read ({described(cause)})"
             raise NoSchema(repr(self), fact, "pass schema=, or take that file away.") from cause
 
-    def _unchanged(self, split: FileSplit, *, read: bool = False) -> None:
+    def _check_unchanged(self, split: FileSplit, *, read: bool = False) -> None:
         """Raise FileChanged if a file is not as it was found. If it is read already, it may be deleted."""
         now = self.listing.find(split.split_id)
         if now is None and read:
@@ -296,24 +312,8 @@ class FileSource(SimpleSource[FileSplit]):
             raise self._changed(split, now)
 
     def _changed(self, split: FileSplit, now: FileSplit | None) -> FileChanged:
-        is_now = "gone" if now is None else _described(now)
-        return FileChanged(repr(self), self.listing.path(split.split_id), split.split_id, _described(split), is_now)
-
-    def restore_enumerator(
-        self, context: SplitEnumeratorContext[FileSplit], state: DiscoveredSplits[FileSplit]
-    ) -> SplitEnumerator[FileSplit, DiscoveredSplits[FileSplit]]:
-        return DiscoveringEnumerator(
-            context,
-            self.discover,
-            period_seconds=self._period_seconds,
-            bounded=self.bounded,
-            known=_below(self.listing.root, state),
-            stamp_of=lambda split: split.modified_us,
-            keep=self._max_age_us,
-            remember=REMEMBERED_FILES,
-            root=self.listing.root,
-            source=repr(self),
-        )
+        is_now = "gone" if now is None else _size_and_time(now)
+        return FileChanged(repr(self), self.listing.path(split.split_id), split.split_id, _size_and_time(split), is_now)
 
 
 class FileSplitReader(SimpleSplitReader[FileSplit]):
@@ -405,7 +405,7 @@ def _key(split: FileSplit) -> tuple[str, int, int]:
     return split.split_id, split.size_bytes, split.modified_us
 
 
-def _below(root: str, known: DiscoveredSplits[FileSplit]) -> DiscoveredSplits[FileSplit]:
+def _with_root(root: str, known: DiscoveredSplits[FileSplit]) -> DiscoveredSplits[FileSplit]:
     """The state with ids below another root, because a path was added or taken away; not for a folder that was moved.
 
     The id of a file outside of the root begins with "../", because its path may be added again.
@@ -426,7 +426,7 @@ def _below(root: str, known: DiscoveredSplits[FileSplit]) -> DiscoveredSplits[Fi
     )
 
 
-def _described(file: FileSplit) -> str:
+def _size_and_time(file: FileSplit) -> str:
     modified = datetime.fromtimestamp(file.modified_us / 1_000_000, timezone.utc)
     return f"{file.size_bytes} bytes, modified {modified.isoformat(sep=' ', timespec='milliseconds')}"
 
