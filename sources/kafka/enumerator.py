@@ -119,13 +119,11 @@ class KafkaStateSerializer:
     True
     """
 
+    version = 1
+
     def __init__(self) -> None:
         self._splits = DiscoveredSerializer(KafkaSplit)
         self._packed = DataclassSerializer(_Packed)
-
-    @property
-    def version(self) -> int:
-        return 1
 
     def serialize(self, value: KafkaEnumeratorState) -> bytes:
         return self._packed.serialize(_Packed(self._splits.serialize(value.splits), dict(value.topic_ids)))
