@@ -17,7 +17,7 @@ from lowmark.integration.transport.split_key import split_name
 from lowmark.sources.kafka.client import KafkaClient
 from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
 from lowmark.sources.kafka.errors import KafkaUnavailable
-from lowmark.sources.kafka.librdkafka import LibrdkafkaLog
+from lowmark.sources.kafka.librdkafka import LibrdkafkaLog, partition_of
 from lowmark.sources.kafka.offsets import TopicPartitionId
 from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES, collecting_nothing, fetch_properties
 from lowmark.sources.kafka.settings import KafkaSettings
@@ -148,10 +148,6 @@ class KafkaAudit:
         )
 
 
-def _partition_of(message: Message) -> TopicPartitionId:
-    return str(message.topic()), int(message.partition() or 0)
-
-
 def _header(message: Message, name: str) -> bytes | None:
     """The last value of a header, as Kafka's own clients choose; None for a record without the header."""
     headers: Any = message.headers()  # pairs, although the type hints differ
@@ -210,7 +206,7 @@ class _Reading:
             self.audit = self._begin(messages[0])
         by_partition: dict[TopicPartitionId, list[Message]] = {}
         for message in messages:
-            by_partition.setdefault(_partition_of(message), []).append(message)
+            by_partition.setdefault(partition_of(message), []).append(message)
         for partition, its in by_partition.items():
             if partition in self._left:
                 self._take_of(self.audit, partition, its)
@@ -292,7 +288,7 @@ class _Reading:
     def _hear(self, message: Message) -> None:
         from confluent_kafka import KafkaError
 
-        error, partition = message.error(), _partition_of(message)
+        error, partition = message.error(), partition_of(message)
         assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:  # librdkafka's own code
             if partition in self._left:

@@ -16,6 +16,7 @@ from lowmark.sources.kit.options import chosen_columns
 from lowmark.watermark.moment import MILLISECOND_US, MOST_US
 
 from .errors import InvalidKafkaOption, InvalidUtf8
+from .librdkafka import offset_of, partition_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -130,5 +131,5 @@ def _first_invalid(column: str, values: Sequence[bytes | None], messages: Sequen
         try:
             (value or b"").decode()
         except UnicodeDecodeError:
-            return InvalidUtf8(column, str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
+            return InvalidUtf8(column, *partition_of(message), offset_of(message))
     return ValueError(f"column {column}: {len(values)} values do not fit one batch")

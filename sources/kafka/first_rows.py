@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
-from .librdkafka import may_pass
+from .librdkafka import may_pass, offset_of, partition_of
 from .offsets import TopicPartitionId
 from .reader import fetch_properties, partition_runs
 from .settings import KafkaSettings
@@ -207,13 +207,12 @@ class _Look:
     def _take_error(self, message: Message) -> None:
         from confluent_kafka import KafkaError
 
-        error, number = message.error(), message.partition()
-        key = (str(message.topic()), -1 if number is None else number)
+        error, key = message.error(), partition_of(message)
         if error is None or key not in self._waiting:
             return
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's own codes
             # An end at the offset itself: this replica does not know the offset yet.
-            if int(message.offset() or 0) > self._wanted[key]:
+            if offset_of(message) > self._wanted[key]:
                 self._seen[key].ended = True
                 self._waiting.discard(key)
             return

@@ -1,4 +1,4 @@
-"""The log of librdkafka, the errors of its callbacks, and the errors that waiting may cure."""
+"""The log of librdkafka, the errors of its callbacks, the errors that waiting may cure, and the place of a message."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import KafkaUnavailable
+from .offsets import TopicPartitionId
 from .settings import KafkaSettings
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError
+    from confluent_kafka import KafkaError, Message
 
 AnswerT = TypeVar("AnswerT")
 
@@ -93,6 +94,17 @@ def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:
             settings.redact(str(wrong.args[0].str() if wrong.args else wrong)),
             "check the names and values of the options; they are librdkafka's, not the Java client's.",
         ) from None  # the cause may quote a secret
+
+
+def partition_of(message: Message) -> TopicPartitionId:
+    """The topic and partition of a message; partition -1 for an error that is of none."""
+    number = message.partition()
+    return str(message.topic()), -1 if number is None else number
+
+
+def offset_of(message: Message) -> int:
+    """The offset of a record or of an end."""
+    return int(message.offset() or 0)
 
 
 def may_pass(error: Any) -> bool:

@@ -33,7 +33,7 @@ from .client import Topic
 from .columns import KafkaColumns
 from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
 from .errors import KafkaUnavailable
-from .librdkafka import may_pass
+from .librdkafka import may_pass, offset_of, partition_of
 from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
 from .split import DataLoss, KafkaSplit, other_topic
@@ -262,14 +262,14 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             each = self._ranges.get(key)
             if each is None or each in done:
                 continue  # the range was finished or dropped a moment ago
-            last = int(messages[end - 1].offset() or 0)
+            last = offset_of(messages[end - 1])
             if last >= each.stop - 1:
                 if last >= each.stop:
-                    end = bisect_left(messages, each.stop, begin, end, key=_offset)
+                    end = bisect_left(messages, each.stop, begin, end, key=offset_of)
                 done.append(each)
             if end > begin:
                 parts.append((each, begin, end))
-                each.position = int(messages[end - 1].offset() or 0) + 1
+                each.position = offset_of(messages[end - 1]) + 1
         if parts:
             self._convert(messages, parts)
         for each in done:
@@ -372,14 +372,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         from confluent_kafka import KafkaError
 
         error: KafkaError | None = message.error()
-        number = message.partition()
-        key = (str(message.topic()), -1 if number is None else number)
+        key = partition_of(message)
         each = self._ranges.get(key)
         if error is None or (each is None and key[1] >= 0):
             return True  # of a split that was finished a moment ago
         code = error.code()
         if code == KafkaError._PARTITION_EOF and each is not None:  # noqa: SLF001  # librdkafka's own codes
-            return self._take_end(each, int(message.offset() or 0))
+            return self._take_end(each, offset_of(message))
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and each is not None:  # noqa: SLF001
             return self._out_of_range(each)
         if not may_pass(error):
@@ -524,10 +523,6 @@ def _absent(each: _Range, topic: Topic | None) -> str | None:
     return "partition" if each.split.partition not in topic.partitions and each.given == each.position else None
 
 
-def _offset(message: Message) -> int:
-    return int(message.offset() or 0)
-
-
 def partition_runs(messages: Sequence[Message], *, one_topic: bool) -> list[tuple[TopicPartitionId, int, int]]:
     """Return each run of records of one partition, among one or more records: the partition, begin and end."""
     from confluent_kafka import Message
@@ -538,4 +533,4 @@ def partition_runs(messages: Sequence[Message], *, one_topic: bool) -> list[tupl
         topics = list(map(Message.topic, messages))
         changes |= np.fromiter((a != b for a, b in pairwise(topics)), np.bool_, len(topics) - 1)
     cuts = pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(messages)])
-    return [((str(messages[at].topic()), int(messages[at].partition() or 0)), at, end) for at, end in cuts]
+    return [(partition_of(messages[at]), at, end) for at, end in cuts]
