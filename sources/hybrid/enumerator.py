@@ -17,7 +17,7 @@ from lowmark.sources.api import (
     SplitsAssignment,
 )
 
-from .reader import HybridSplit
+from .split import HybridSplit
 from .succession import AnyEnumerator, AnySource, Succession
 
 

@@ -25,7 +25,9 @@ from lowmark.sources.serializer import UnreadableState
 from lowmark.sources.worker import described
 
 from .enumerator import HybridEnumerator, HybridState
-from .reader import HybridPlanner, HybridSplit, HybridSplitReader
+from .planner import HybridPlanner
+from .reader import HybridSplitReader
+from .split import HybridSplit
 from .succession import AnySource, DeferredSource, DeferredSourceFailed, Succession
 
 

@@ -27,7 +27,8 @@ from lowmark.sources import (
 from lowmark.sources.coordinator import FailoverPolicy, SourceCoordinator, SourceFailed
 from lowmark.sources.hybrid import DeferredSource, HybridSource, HybridSplit, InvalidHybrid
 from lowmark.sources.hybrid.enumerator import HybridEnumerator
-from lowmark.sources.hybrid.reader import HybridPlanner, HybridSplitReader
+from lowmark.sources.hybrid.planner import HybridPlanner
+from lowmark.sources.hybrid.reader import HybridSplitReader
 from lowmark.sources.hybrid.succession import DeferredSourceFailed
 from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
 from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed
