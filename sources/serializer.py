@@ -42,9 +42,10 @@ class UnknownFieldType(LowmarkError, TypeError):
 
 
 def blames_bytes(error: Exception) -> bool:
-    """Whether an error of a deserializer is about its bytes: every error but a `LowmarkError` that is no ValueError.
+    """Whether an error of a deserializer means that its bytes are damaged.
 
-    A part of a hybrid source that cannot be made raises such a one, and the checkpoint is whole.
+    Every error does, except a `LowmarkError` that is no ValueError: a deferred source that cannot be made raises one,
+    and its checkpoint is whole.
 
     >>> blames_bytes(UnreadableState("split", "cut short")), blames_bytes(KeyError("a"))
     (True, True)

@@ -122,7 +122,7 @@ class Worker:
 
 
 def answer(done: Future[Result], work: Callable[[], Result]) -> None:
-    """Run work, and give its result or its error to the caller that waits for `done`; without one, do not run it."""
+    """Run work and give its result or its error to the caller that waits for `done`, unless the caller has given up."""
     if not done.set_running_or_notify_cancel():
         return
     with suppress(InvalidStateError):

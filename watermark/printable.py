@@ -13,7 +13,7 @@ def printable(text: str) -> str:
 
 
 def counted(number: int, what: str, verb: tuple[str, str] | None = None) -> str:
-    """Return a number with what it counts, given in the singular, and the verb behind, given for one and for more.
+    """Return a number, the noun that it counts (`what` is its singular), and a verb, given as (for one, for more).
 
     >>> counted(1, "row"), counted(2_000, "batch"), counted(1, "file", ("is", "are"))
     ('1 row', '2,000 batches', '1 file is')

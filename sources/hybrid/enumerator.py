@@ -28,7 +28,7 @@ class HybridState:
     Attributes:
         source_index: index of the present source.
         state: its enumerator's state.
-        complete: readers that were told that there is no more of it.
+        complete: readers that were told that the present source has no more splits for them.
         unfinished: ids of its splits that are assigned and not finished, sorted.
     """
 

@@ -113,7 +113,7 @@ def _timestamps(milliseconds: Sequence[int]) -> pa.Array[Any]:
 
 
 def _timestamp_types(types: Sequence[int]) -> pa.Array[Any]:
-    """Spark's numbers: 0 for the time of creation, 1 for the time of the append, -1 for none: the client's less one."""
+    """Return Spark's numbers, the client's less one: 0 for the time of creation, 1 of appending, -1 for none."""
     column: pa.Array[Any] = pa.array(np.fromiter(types, np.int32, len(types)) - np.int32(1))
     return column
 

@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 2.0
 
 DOUBTS = 5
 DOUBT_SECONDS = 1.0
-"""So often, and so far apart, a question is repeated before a missing partition counts as deleted.
+"""How often, and how far apart, a question is repeated before a missing partition counts as deleted.
 
 `enumerator.py` does the same for topics.
 """

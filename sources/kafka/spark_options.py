@@ -146,5 +146,5 @@ def _partition(number: Any) -> int:
 
 
 def _whole(text: Any) -> int | None:
-    """The number that a text is, None if it is none; JSON's fractions and infinity are none either."""
+    """Return the whole number that a text writes; None for any other text, and for JSON's fractions and infinity."""
     return int(text) if isinstance(text, str) and _NUMBER.fullmatch(text) else None

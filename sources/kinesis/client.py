@@ -49,7 +49,7 @@ ANSWERS = {
     "get_shard_iterator": "ShardIterator",
     "get_records": "Records",
 }
-"""What an answer to each question has; the page of a proxy or of another server has it not."""
+"""The field that every answer to a question has; the page of a proxy or of another server lacks the field."""
 
 
 class Expired(LowmarkError):

@@ -55,7 +55,7 @@ class KinesisRefused(SuppressRestarts, RuntimeError):
 
 
 class KinesisUnavailable(SourceUnavailable):
-    """The service did not answer in time, or refused for as long to answer more often."""
+    """The service did not answer in time, or throttled the requests for all of that time."""
 
     _system = "Kinesis"
     _hint = (

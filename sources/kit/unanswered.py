@@ -40,7 +40,7 @@ class SourceUnavailable(SuppressRestarts, RuntimeError):
 
 
 class Unanswered:
-    """Counts splits that are not answered for, tells them in the log now and then, and since when in `text`.
+    """Counts the splits that a planner gets no answer for; the log names some now and then, and `text` says since when.
 
     `splits` is what the system's splits are called; the counter is called after them.
     """

@@ -14,7 +14,7 @@ class InvalidSliceLimits(LowmarkError, ValueError):
     """A limit that allows no rows, or a list with a split twice."""
 
     setting: str  # the setting at fault
-    got: str  # its value (``repr``)
+    got: str  # its value (`repr`)
     expected: str  # the accepted values
     _fact = "limits of a slice: {setting} is {got}, expected {expected}"
     _hint = "None means no limit."
