@@ -131,17 +131,7 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
         consumer_options: Mapping[str, object] | None = None,
         give_up_after: str | timedelta = "1 minute",
     ) -> None:
-        properties: Any = {} if consumer_options is None else consumer_options
-        if not isinstance(properties, Mapping):
-            got = f"a {type(properties).__name__}"  # not the value, because it may have a password
-            raise InvalidKafkaOption("consumer_options", got, "a mapping of properties", 'write {"client.id": "me"}.')
-        options = dict(properties)
-        for name in options:
-            if not isinstance(name, str):
-                raise InvalidKafkaOption("consumer_options", shown(name), "texts as names", "see librdkafka's names.")
-            if (hint := JAVA_ONLY.get(name, OWNED.get(name))) is not None:
-                why = "librdkafka has no such property" if name in JAVA_ONLY else "the connector sets it itself"
-                raise InvalidKafkaOption(f"consumer_options[{name!r}]", f"a value, but {why}", "nothing", hint)
+        options = _properties({} if consumer_options is None else consumer_options)
         addresses = listed(bootstrap_servers)
         brokers = ",".join(addresses) if all(isinstance(each, str) for each in addresses) else ""
         if not brokers.strip():
@@ -239,6 +229,20 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
 
     def create_split_reader(self) -> SplitReader[KafkaSplit]:
         return KafkaSplitReader(self._settings, self._columns, go_on=self._go_on)
+
+
+def _properties(given: object) -> dict[str, object]:
+    """Return the user's properties of librdkafka; refuse a property that the connector sets itself."""
+    if not isinstance(given, Mapping):
+        got = f"a {type(given).__name__}"  # not the value, because it may have a password
+        raise InvalidKafkaOption("consumer_options", got, "a mapping of properties", 'write {"client.id": "me"}.')
+    for name in given:
+        if not isinstance(name, str):
+            raise InvalidKafkaOption("consumer_options", shown(name), "texts as names", "see librdkafka's names.")
+        if (hint := JAVA_ONLY.get(name, OWNED.get(name))) is not None:
+            why = "librdkafka has no such property" if name in JAVA_ONLY else "the connector sets it itself"
+            raise InvalidKafkaOption(f"consumer_options[{name!r}]", f"a value, but {why}", "nothing", hint)
+    return dict(given)
 
 
 def _subscriber(
