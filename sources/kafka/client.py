@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FuturesTimeout
 from dataclasses import dataclass
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 AnswerT = TypeVar("AnswerT")
+Ask = Callable[[Collection[Any], float], Mapping[Any, Future[AnswerT]]]
+"""Sends a question about some keys, given the seconds for a request, and returns the future answers by key."""
 Positions = tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exception]]
 """Offsets, None if no record has that timestamp or a later one, or if the partition does not exist; and the errors of
 partitions that did not answer in time."""
@@ -90,14 +92,18 @@ class KafkaClient:
         if not names:
             return dict
 
-        def ask(seconds: float) -> Mapping[str, Future[Any]]:
-            return dict(self._connected().describe_topics(TopicCollection(list(names)), request_timeout=seconds))
+        sent: list[dict[str, Future[Any]]] = []
 
-        sent = [ask(self._request_seconds(self._patience_seconds))]
+        def ask(left: Collection[str], seconds: float) -> dict[str, Future[Any]]:
+            if sent:
+                return sent.pop()
+            return dict(self._connected().describe_topics(TopicCollection(list(left)), request_timeout=seconds))
+
+        sent.append(ask(names, self._request_seconds(self._patience_seconds)))
 
         def answer() -> dict[str, Topic]:
             absent = {KafkaError.UNKNOWN_TOPIC_OR_PART}
-            found, _ = self._ask_each(action, lambda seconds: sent.pop() if sent else ask(seconds), absent=absent)
+            found, _ = self._ask_each(action, names, ask, absent=absent)
             return {
                 name: Topic(name, _topic_id(each), tuple(sorted(partition.id for partition in each.partitions)))
                 for name, each in found.items()
@@ -112,7 +118,7 @@ class KafkaClient:
 
         action = f"list the topics that match {pattern!r}"
 
-        def ask(seconds: float) -> dict[str, Future[Any]]:
+        def ask(_: object, seconds: float) -> dict[str, Future[Any]]:
             answer: Future[Any] = Future()
             try:
                 answer.set_result(self._connected().list_topics(timeout=seconds))
@@ -120,7 +126,7 @@ class KafkaClient:
                 answer.set_exception(failed)
             return {pattern: answer}
 
-        answers, _ = self._ask_each(action, ask)
+        answers, _ = self._ask_each(action, [pattern], ask)
         listed: Any = answers[pattern]
         return self.topics([name for name in sorted(listed.topics) if matches(pattern, name)], action)
 
@@ -156,7 +162,6 @@ class KafkaClient:
         committed = self._settings.read_committed and stable
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         keys = [(which, partition) for which, asked in enumerate(wanted) for partition in asked]
-        left = set(keys)
 
         def spec(position: KafkaOffsets) -> Any:
             if position.kind == "timestamp" and position.time_us is not None:
@@ -164,7 +169,7 @@ class KafkaClient:
                 return OffsetSpec.for_timestamp(first_ms_from(position.time_us))
             return OffsetSpec.earliest() if position.kind == "earliest" else OffsetSpec.latest()
 
-        def ask(seconds: float) -> dict[tuple[int, TopicPartitionId], Future[Any]]:
+        def ask(left: Collection[Any], seconds: float) -> dict[tuple[int, TopicPartitionId], Future[Any]]:
             asked: dict[tuple[int, TopicPartitionId], Future[Any]] = {}
             for which, positions in enumerate(wanted):
                 request = {TopicPartition(*key): spec(positions[key]) for key in positions if (which, key) in left}
@@ -174,7 +179,7 @@ class KafkaClient:
             return asked
 
         absent = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}  # noqa: SLF001  # librdkafka's own codes
-        answers, failed = self._ask_each(action, ask, absent=absent, left=left, patience_seconds=patience_seconds)
+        answers, failed = self._ask_each(action, keys, ask, absent=absent, patience_seconds=patience_seconds)
         results: list[Positions] = [({}, {}) for _ in wanted]
         for (which, partition), found in answers.items():
             results[which][0][partition] = None if found is None or found.offset < 0 else int(found.offset)
@@ -190,11 +195,11 @@ class KafkaClient:
         assert group is not None, "KafkaSource asks for committed offsets with a group.id only"
         asked, action = sorted(partitions), f"look up the committed offsets of group {group!r}"
 
-        def ask(seconds: float) -> dict[str, Future[Any]]:
+        def ask(_: object, seconds: float) -> dict[str, Future[Any]]:
             request = ConsumerGroupTopicPartitions(group, [TopicPartition(*each) for each in asked])
             return dict(self._connected().list_consumer_group_offsets([request], request_timeout=seconds))
 
-        answers, _ = self._ask_each(action, ask)
+        answers, _ = self._ask_each(action, [group], ask)
         answer: Any = answers[group]
         found = {(each.topic, each.partition): each for each in answer.topic_partitions}
         for each in found.values():
@@ -256,19 +261,20 @@ class KafkaClient:
     def _ask_each(
         self,
         action: str,
-        ask: Callable[[float], Mapping[Any, Future[AnswerT]]],
+        keys: Collection[Any],
+        ask: Ask[AnswerT],
         *,
-        absent: set[int] = frozenset(),  # type: ignore[assignment]
-        left: set[Any] | None = None,
+        absent: Collection[int] = (),
         patience_seconds: float | None = None,
     ) -> tuple[dict[Any, AnswerT | None], dict[Any, Exception]]:
         """Ask until every key has an answer; the answer None means that the key does not exist.
 
-        Without `patience_seconds` no key is without an answer: the second mapping is empty. `ask` is called with the
-        seconds for a request, and asks for the keys in `left`, if given; `patience_seconds` needs them.
+        `ask` is called for the keys that have no answer yet. The second mapping has the errors of the keys without an
+        answer after `patience_seconds`; None: the mapping is empty.
         """
         answers: dict[Any, AnswerT | None] = {}
-        if left is not None and not left:
+        left = set(keys)
+        if not left:
             return answers, {}
         system, now_seconds = f"Kafka at {self._settings.place}", self._now_seconds
         patience = Patience(system, action, self._patience_seconds, now_seconds=now_seconds, pause=self.pause)
@@ -276,12 +282,11 @@ class KafkaClient:
             greeted, unreached = self._greet, self._greeting()
             if unreached is None:
                 seconds = self._request_seconds(patience.left_seconds)
-                found, failed = self._wait_for(ask, seconds, absent, greeted=greeted)
+                found, failed = self._wait_for(ask, left, seconds, absent, greeted=greeted)
                 answers |= found
-                if left is not None:
-                    left.difference_update(found)
+                left.difference_update(found)
             else:
-                failed = dict.fromkeys(left or (action,), unreached)
+                failed = dict.fromkeys(left, unreached)
             if not failed:
                 self._errors.said = self._errors.refused = None  # they would be the cause of a later failure
                 return answers, failed
@@ -295,12 +300,12 @@ class KafkaClient:
                 raise self.unavailable(action, error, spent_seconds) from error
 
     def _wait_for(
-        self, ask: Callable[[float], Mapping[Any, Future[AnswerT]]], seconds: float, absent: set[int], *, greeted: bool
+        self, ask: Ask[AnswerT], left: Collection[Any], seconds: float, absent: Collection[int], *, greeted: bool
     ) -> tuple[dict[Any, AnswerT | None], dict[Any, Exception]]:
         from confluent_kafka import KafkaException
 
         answers, failed, began_seconds = dict[Any, AnswerT | None](), dict[Any, Exception](), self._now_seconds()
-        for key, future in ask(seconds).items():
+        for key, future in ask(left, seconds).items():
             try:
                 answers[key] = future.result(seconds + 1.0)
             except KafkaException as error:
