@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def printable(text: str) -> str:
     r"""Escape the unprintable characters of a text, because names of splits come from data.
@@ -20,6 +22,16 @@ def counted(number: int, what: str, verb: tuple[str, str] | None = None) -> str:
     """
     end = "" if number == 1 else "es" if what.endswith("ch") else "s"
     return f"{number:,} {what}{end}{f' {verb[number != 1]}' if verb else ''}"
+
+
+def some_of(names: Sequence[str], most: int = 20) -> str:
+    """Return the first names of a list in one line, and how many more there are.
+
+    >>> some_of(["a", "b"]), some_of(["a", "b", "c"], 1)
+    ('a, b', 'a and 2 more')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def and_others(number: int) -> str:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_positions, kafka_rows
 from lowmark.integration.spark.progress import SourceProgress
 from lowmark.watermark import SplitId
+from lowmark.watermark.printable import some_of
 from lowmark.watermark.splits.events import Event, SplitsDiscovered, SplitsRemoved
 
 from .splits import Splits
 
 log = logging.getLogger("lowmark")
 
-_NAMES_SHOWN = 10
 Partition = tuple[str, int]
 
 
@@ -70,14 +70,8 @@ class KafkaPartitions(Splits):
         self._ids = {partition: split for partition, split in self._ids.items() if split in live}
         for partition in (p for source in sources for p in kafka_positions(source.start_offset)):
             self.stream.names.setdefault(*self.stream.partition_id(*partition))  # a restart learns names here
-        names = sorted(map(self.stream.name_of, gone))
-        more = len(names) - _NAMES_SHOWN
-        log.warning(
-            'stream "%s": not read any more, so not waited for any more: %s%s',
-            self.stream.name,
-            ", ".join(names[:_NAMES_SHOWN]),
-            f" and {more} more" if more > 0 else "",
-        )
+        names = some_of(sorted(map(self.stream.name_of, gone)), most=10)
+        log.warning('stream "%s": not read any more, so not waited for any more: %s', self.stream.name, names)
         yield SplitsRemoved(gone)
 
     def _refuse_merged(self, partition: Partition, other: Partition, name: str) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from lowmark.sources.api import EARLIEST_US, SplitEnd
-from lowmark.sources.kit.asking_planner import AskingPlanner, some_of
-from lowmark.watermark.printable import counted
+from lowmark.sources.kit.asking_planner import AskingPlanner
+from lowmark.watermark.printable import counted, some_of
 
 from .client import KafkaClient, Topic
 from .consumers import CONSUMERS, ConsumerCache

@@ -8,12 +8,12 @@ from typing import Generic
 
 from lowmark.sources.api import SplitEnd, SplitPlanner, SplitT
 from lowmark.sources.metric_group import MetricGroup
+from lowmark.watermark.printable import some_of
 
 from .unanswered import Unanswered
 
 log = logging.getLogger("lowmark")
 
-NAMED = 20
 FORGET_SECONDS = 600.0
 """How long a split is remembered after the last question about it."""
 
@@ -64,13 +64,3 @@ class AskingPlanner(SplitPlanner[SplitT], Generic[SplitT]):
             del self._asked_seconds[name]
         self._dropped.difference_update(names)
         return names
-
-
-def some_of(names: Sequence[str]) -> str:
-    """The first names of a list, for a log.
-
-    >>> some_of(["a", "b"]), some_of(["a"] * 22)[-12:]
-    ('a, b', 'a and 2 more')
-    """
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{more}"

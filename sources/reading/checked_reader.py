@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from types import TracebackType
 from typing import Any, Generic
 
@@ -16,8 +15,7 @@ import pyarrow as pa
 from lowmark.sources.api import Fetched, ResultT, Source, SplitReader, SplitRows, SplitsAddition, SplitT
 from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError
-
-_SPLITS_NAMED = 10
+from lowmark.watermark.printable import some_of
 
 
 class BrokenSplitReader(LowmarkError, RuntimeError):
@@ -47,9 +45,7 @@ class SplitReadFailed(LowmarkError, RuntimeError):
 
     @property
     def _of(self) -> str:
-        named = ", ".join(repr(split) for split in islice(self.splits, _SPLITS_NAMED))
-        more = len(self.splits) - _SPLITS_NAMED
-        return f" of {named}" + (f" and {more} more" if more > 0 else "") if self.splits else ""
+        return f" of {some_of([repr(split) for split in self.splits], most=10)}" if self.splits else ""
 
 
 def count_nothing(counted: Mapping[str, float]) -> None:

@@ -29,7 +29,7 @@ from lowmark.sources.kafka.first_rows import LOOK_SECONDS, RETRY_SECONDS, FirstR
 from lowmark.sources.kafka.planner import DOUBTS, KafkaPlanner
 from lowmark.sources.kafka.reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
 from lowmark.sources.kafka.settings import KafkaSettings
-from lowmark.sources.kit.asking_planner import FORGET_SECONDS, NAMED
+from lowmark.sources.kit.asking_planner import FORGET_SECONDS
 
 SECOND = 1_000_000
 SETTINGS = KafkaSettings("b:9092", {}, 60.0, read_committed=True)
@@ -641,10 +641,10 @@ def test_what_a_look_brought_is_not_looked_at_again() -> None:
 
 
 def test_an_offset_that_hides_older_rows_is_no_answer_any_more(caplog: pytest.LogCaptureFixture) -> None:
-    client = ScriptedClient(orders=dict.fromkeys(range(NAMED + 5), (0, 100)))
-    old = {n: lambda at, n=n: [row(at + 1, second=1, partition=n)] for n in range(NAMED + 5)}
+    client = ScriptedClient(orders=dict.fromkeys(range(25), (0, 100)))
+    old = {n: lambda at, n=n: [row(at + 1, second=1, partition=n)] for n in range(25)}
     planner = planner_of(client, tails=(tails := Tails(old)), now_seconds=StillClock())
-    splits = [split(n, 4) for n in range(NAMED + 5)]
+    splits = [split(n, 4) for n in range(25)]
     every = {each.split_id: 4 for each in splits}
     assert planner.find_time(splits, 4 * SECOND) == every
 
@@ -653,11 +653,11 @@ def test_an_offset_that_hides_older_rows_is_no_answer_any_more(caplog: pytest.Lo
 
     assert planner.find_time(splits, 4 * SECOND) == {}
     assert planner.find_time(splits, 5 * SECOND) == {each.split_id: 5 for each in splits}
-    begun = [split(n, 5) for n in range(NAMED + 5)]
+    begun = [split(n, 5) for n in range(25)]
     assert planner.find_time(begun, 4 * SECOND) == every, "before the start it says nothing of what comes"
-    assert planner.metrics.values()["transactional_partitions"] == NAMED + 5
+    assert planner.metrics.values()["transactional_partitions"] == 25
     [line] = [record.getMessage() for record in caplog.records if "hold transactions" in record.getMessage()]
-    assert f"{NAMED + 5} partitions hold transactions" in line
+    assert "25 partitions hold transactions" in line
     assert "orders/0, orders/1, " in line
     assert "and 5 more" in line
     assert len(tails.peeks) == 1
