@@ -120,5 +120,6 @@ def may_pass(error: Any) -> bool:
         KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION, KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,  # a leader has just moved
         KafkaError._NOENT, KafkaError.BROKER_NOT_AVAILABLE,  # noqa: SLF001  # none of the partitions has a leader
+        -137,  # _DESTROY_BROKER, a name that older clients lack: the client dropped a broker that it was asking
     }  # fmt: skip
     return error.code() in codes or bool(error.retriable())

@@ -70,7 +70,14 @@ class Asking(KafkaClient):
 
 
 @pytest.mark.parametrize(
-    "code", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError.FENCED_LEADER_EPOCH, KafkaError._NOENT]
+    "code",
+    [
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError._NOENT,
+        KafkaError._DESTROY_BROKER,
+    ],
 )
 def test_a_broker_that_is_away_is_asked_again_after_growing_pauses_each_time_by_a_new_client(code: int) -> None:
     """An old client asks its known controller or leader for minutes, even if that broker is dead."""
