@@ -115,7 +115,7 @@ def _table(head: Sequence[str], numbers: set[int], names: set[int], rows: Sequen
 
 def _row(split: SplitReport) -> tuple[str, ...]:
     profile = split.profile
-    silence_us = split.longest_silence_us
+    silence_us = split.longest_without_row_us
     return (
         split.name,
         f"{profile.rows:,}",

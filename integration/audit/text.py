@@ -91,7 +91,7 @@ def _split_row(split: SplitReport) -> tuple[str, ...]:
     span = ""
     if profile.first_us is not None and profile.last_us is not None:
         span = f"{format_time_us(profile.first_us)[:19]} + {rough_duration_us(profile.last_us - profile.first_us)}"
-    silent = split.longest_silence_us
+    silent = split.longest_without_row_us
     ended = " to the end" if silent and silent == (split.empty_for_us or 0) else ""
     return (
         split.name,

@@ -28,8 +28,8 @@ class SplitReport:
     most_behind_us: int | None  # how far it was behind at most, once it had a row
 
     @property
-    def longest_silence_us(self) -> int:
-        """The longest time without a row, the time after its newest row included."""
+    def longest_without_row_us(self) -> int:
+        """The longest time without a row: the longest silence that ended, or the time since its newest row."""
         return max(self.profile.silence.length_us, self.empty_for_us or 0)
 
     def to_json(self) -> dict[str, Any]:
