@@ -200,8 +200,9 @@ class ObservedMeasure(Measure):
             return others
         # The guard must be inside the expression: behind it, one bad row would hide its split's good rows.
         seconds = f"{self.future_guard_us // 1_000_000}.{self.future_guard_us % 1_000_000:06}"
-        time, limit = quoted(self.event_time), f"current_timestamp() + interval '{seconds}' second"
-        return f"if({time} > current_timestamp(), if({time} > {limit}, {beyond}, {others}), {others})"
+        # Quoted, because a session may reserve the words of the SQL standard, and this one takes no brackets then.
+        time, now = quoted(self.event_time), "`current_timestamp`()"
+        return f"if({time} > {now}, if({time} > {now} + interval '{seconds}' second, {beyond}, {others}), {others})"
 
 
 def decode_sketch(sketch: bytes | str, *, where: str) -> tuple[Ids, npt.NDArray[np.float64]]:

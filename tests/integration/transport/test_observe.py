@@ -17,7 +17,7 @@ from lowmark.watermark.splits.events import BatchCounts
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import us
-from tests.sparks import since
+from tests.sparks import settings, since
 
 KEY = SplitKey(("split",), ("string",))
 PLAIN = WatermarkStrategy.for_monotonous_timestamps()  # a watermark is a millisecond behind the largest time
@@ -162,3 +162,14 @@ def test_without_a_guard_the_future_counts(spark: SparkSession) -> None:
     seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), PLAIN, batch_id=0)
 
     assert (len(seen.watermarks_us), seen.future_rows) == (1, {})
+
+
+@since("4.2", "the largest event time of each split in the JVM")
+def test_rows_are_measured_in_a_session_that_reserves_the_words_of_the_sql_standard(spark: SparkSession) -> None:
+    reserving = {"spark.sql.ansi.enforceReservedKeywords": "true", "spark.sql.ansi.doubleQuotedIdentifiers": "true"}
+    with settings(spark, reserving):
+        df = spark.sql("select 'a' `user`, timestamp '2023-01-01 00:00:00' `end`")
+        made = measure(key=SplitKey(("user",), ("string",)), event_time="end")
+        seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), PLAIN, batch_id=0)
+
+    assert list(seen.watermarks_us) == [KEY.split_id(("a",))]
