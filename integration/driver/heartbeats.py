@@ -63,6 +63,12 @@ class Heartbeats:
         self._runs.queries.find()
         beginning = [q for q in self._runs.queries if q.newest() is None and stream_id in q.streams()]
         streams = dict(self._runs.streams)
+        if stream_id in streams and not beginning:  # nobody would hear of its batches, and the watermark would hold
+            return (
+                f'stream "{streams[stream_id].name}": the query runs in another session of Spark than the DataFrame '
+                "that it reads, as by a global temporary view, and lowmark hears only of queries in the DataFrame's. "
+                "Hint: start the query in the DataFrame's session, or wrap the stream in the query's."
+            )
         said = yield lambda: {failures.conflict_of(query, streams) for query in beginning}
         # If several queries begin together, the heartbeat may belong to any of them.
         why = said.pop() if len(said) == 1 else None

@@ -597,7 +597,7 @@ def test_a_fault_of_the_kafka_connector_is_told_from_one_of_the_query(caplog: py
 
 
 def test_why_a_query_cannot_begin_is_said_although_its_stream_is_released_while_the_checkpoint_is_read() -> None:
-    queries: Any = NoQueries()
+    queries: Any = Queries([Query()])
     desks = desks_of(queries, notify=lambda _: None)
     desks.runs.streams.add(stream())
     talk = desks.heartbeats.refuses("s")

@@ -466,6 +466,17 @@ def test_a_query_started_after_its_service_was_stopped(spark: SparkSession, feed
     assert "Traceback" not in str(refused.value)
 
 
+def test_a_query_in_another_session_than_the_wrapped_dataframe(
+    service: LowWatermarkService, spark: SparkSession, feed: Feed, checkpoint: str
+) -> None:
+    service.wrap(feed.df, **GOOD).createOrReplaceGlobalTempView("orders_of_all")
+    ran = start(windows(spark.newSession().table("global_temp.orders_of_all"), "split"), checkpoint)
+    feed.put(("a", 1, 100))
+
+    with pytest.raises(StreamingQueryException, match=r'stream "orders": the query runs in another session .* Hint:'):
+        ran.settle()
+
+
 def test_an_assigner_that_returns_nonsense(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: 1.5)  # type: ignore[arg-type,return-value]
     ran = start(service.wrap(feed.df, **GOOD, strategy=strategy).select("v"), checkpoint)
