@@ -103,7 +103,7 @@ def check_arrow(df: DataFrame, name: str) -> None:
     for column in df.schema.fields:
         try:
             arrow_schema(type(df.schema)([column]))
-        except PySparkException as cannot:
+        except (PySparkException, ValueError) as cannot:  # ValueError: of Arrow itself, as for array<void>
             kind, version = column.dataType.simpleString(), df.sparkSession.version
             raise WrapRefused(
                 name,

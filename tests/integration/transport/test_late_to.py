@@ -270,6 +270,12 @@ def test_a_column_of_the_files_that_exists_already_is_refused(service: LowWaterm
         service.wrap(df, name="orders", event_time="ts", split="split", late_to="/late")
 
 
+def test_a_column_that_arrow_itself_refuses_is_named(service: LowWatermarkService, feed: Feed) -> None:
+    df = feed.df.withColumn("nothing", F.array())
+    with pytest.raises(WrapRefused, match=r'column "nothing" is array<void>, and rows of this stream .* Hint: drop it'):
+        service.wrap(df, name="orders", event_time="ts", split="split", late_to="/late")
+
+
 @since("4.2", "named sources")
 def test_named_sources_are_refused_because_spark_takes_each_once(service: LowWatermarkService, feed: Feed) -> None:
     """The query ended with DUPLICATE_SOURCE_NAMES, though its user had named one source."""
