@@ -35,6 +35,7 @@ from .stream import Stream
 log = logging.getLogger("lowmark")
 
 DELAY_KEY = "spark.watermarkDelayMs"
+_ROWS_AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _TIME, _MARKER, _ROW = COLUMNS
 
 
@@ -109,8 +110,11 @@ def check_audited(df: DataFrame, *, name: str, event_time: str, strategy: Waterm
 
 
 def check_session(spark: SparkSession, *, name: str) -> None:
-    """Set the options that observed metrics need, and warn of a setting that delays results."""
+    """Set the options that observed metrics need, and warn of a setting that delays results, or refuse one."""
     versions.prepare_session(spark)
+    if int(spark.conf.get(_ROWS_AT_ONCE) or 1) < 1:
+        fact = f"{_ROWS_AT_ONCE} is below 1, and Spark ends each query that has a source in Python then"
+        raise WrapRefused(name, fact, "set a number of rows; Spark's default is 10000.")
     if spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "false":
         log.warning(
             'stream "%s": spark.sql.streaming.noDataMicroBatches.enabled is false, so a window that the low watermark '

@@ -477,6 +477,16 @@ def test_a_query_in_another_session_than_the_wrapped_dataframe(
         ran.settle()
 
 
+@pytest.mark.parametrize("rows", ["0", "-1"])
+def test_a_session_whose_batches_of_arrow_have_no_limit(
+    service: LowWatermarkService, spark: SparkSession, feed: Feed, rows: str
+) -> None:
+    """Spark allows it, and then ends each query with a source in Python by an AssertionError that names no setting."""
+    setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    with settings(spark, {setting: rows}), pytest.raises(WrapRefused, match=rf"{setting} is below 1.* Hint: set a"):
+        service.wrap(feed.df, **GOOD)
+
+
 def test_an_assigner_that_returns_nonsense(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: 1.5)  # type: ignore[arg-type,return-value]
     ran = start(service.wrap(feed.df, **GOOD, strategy=strategy).select("v"), checkpoint)
