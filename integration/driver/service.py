@@ -358,6 +358,7 @@ class LowWatermarkService:
             failover=failover,
             timeout_seconds=duration_us(timeout, what="timeout") / 1_000_000,
         )
+        stream_factory.check_options(name, options)
         time = stream_factory.event_time_of(source, name, event_time)
         given = UserRows(name, time, split_column, strategy, max_splits)
         rows_too_late = LateOutput(late, watermark, late_to, late_until)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any
 
 from lowmark.integration.errors import WrapRefused
@@ -22,7 +23,7 @@ from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.planner_peer import ServicePeer
 from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder, ReaderMeasure, RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
-from lowmark.sources import Source
+from lowmark.sources import FailoverPolicy, Source
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.rate import RateLimiterStrategy
 from lowmark.sources.spark import Binding, load
@@ -87,6 +88,29 @@ def check_arguments(source: object, *, name: str, event_time: object, prepare: o
             f"prepare is {prepare!r:.100}, expected a function",
             "pass one that takes the source's DataFrame and returns yours.",
         )
+
+
+def check_options(name: str, options: PlanOptions) -> None:
+    """Raises `WrapRefused` for options that no batch can have; the planner would tell them later, and not by name."""
+
+    def counts(value: Any) -> bool:
+        return value is None or (value is not True and isinstance(value, Real) and float(value) >= 1)
+
+    slots: object = options.slots  # callers may ignore the types
+    slice_us, seconds = options.max_slice_us, options.timeout_seconds
+    rate, failover = options.rate, options.failover
+    for argument, given, fits, expected in (
+        ("tasks", slots, isinstance(slots, Integral) and counts(slots), "a whole number, 1 or more"),
+        ("max_rows_per_batch", options.max_rows, counts(options.max_rows), "1 or more"),
+        ("max_bytes_per_batch", options.max_bytes, counts(options.max_bytes), "1 or more"),
+        ("max_slice", f"{slice_us} us", slice_us is None or slice_us >= 1_000, "1 millisecond or more"),
+        ("timeout", f"{seconds} s", seconds > 0, "more than 0"),
+        ("rate", rate, isinstance(rate, RateLimiterStrategy | None), "a RateLimiterStrategy"),
+        ("failover", failover, isinstance(failover, FailoverPolicy | None), "a FailoverPolicy"),
+    ):
+        if not fits:
+            fact = f"{argument} is {given!r:.100}, expected {expected}"
+            raise WrapRefused(name, fact, f"leave {argument} out for its default.")
 
 
 def event_time_of(source: Source[Any, Any], name: str, event_time: str | None) -> str:
