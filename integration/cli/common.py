@@ -90,16 +90,19 @@ Debug = Annotated[
 ]
 
 
-def _not_empty(address: str | None) -> str | None:
-    if address == "":  # as of a variable that a shell does not know
-        raise typer.BadParameter("it is empty; name an address unix:/..., or leave it out for all services of yours")
+def _of_a_service(address: str | None) -> str | None:
+    if address is not None and not address.startswith("unix:"):  # gRPC would look for a host; "": an unset variable
+        fact = f"{address} does not begin with unix:" if address else "it is empty"
+        raise typer.BadParameter(f"{fact}; name an address unix:/..., or leave it out for all services of yours")
     return address
 
 
 Name = Annotated[str | None, typer.Argument(help="A stream's name; without it, all streams.")]
 Connect = Annotated[
     str | None,
-    typer.Option(help="Address of the service, unix:/...; without it, all services of this user.", callback=_not_empty),
+    typer.Option(
+        help="Address of the service, unix:/...; without it, all services of this user.", callback=_of_a_service
+    ),
 ]
 AtCoordinator = Annotated[
     str | None, typer.Option("--coordinator", help="Ask a coordinator instead: its address, unix:/... or HOST:PORT.")

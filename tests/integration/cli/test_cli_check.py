@@ -312,6 +312,18 @@ def test_an_empty_address_is_refused_in_place_of_what_grpc_makes_of_it(command: 
     assert "dns:" not in err
 
 
+def test_the_path_of_a_running_service_alone_is_refused_as_no_address(driver: Driver) -> None:
+    """gRPC looks the path up as the name of a host, and the command said that no service answers there."""
+    driver.runs.append(run())
+    for path in (driver.address.removeprefix("unix:"), "localhost:9464"):
+        code, out, err = call("check", "--connect", path)
+        assert (code, out) == (2, "")
+        assert f"Invalid value for '--connect': {path} does not begin with unix:; name an address" in " ".join(
+            err.split()
+        )
+    assert call("check", "--connect", driver.address)[0] == 0
+
+
 def test_not_reachable_is_2(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code, out, err = call("check")
     assert (code, out) == (2, "")
