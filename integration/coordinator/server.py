@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -177,6 +178,7 @@ class CoordinatorServer:
         self._unwritten: list[CoordinatorEffect] = []  # not to be told before the journal has their cause
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # epoch, and a future for its write
         self._writing: asyncio.Task[None] | None = None
+        self._no_room: JournalRefused | None = None  # while a write is tried again
         self._rows_at = 0.0  # earliest time of the next write, on the loop's clock
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="lowmark-journal")
         self._timer: asyncio.TimerHandle | None = None
@@ -234,12 +236,16 @@ class CoordinatorServer:
                     del self._watcher_of[task]
 
     def status(self, limit: int | None = None) -> StatusAnswer:
+        seen = self._coordinator.status(self._now_us(), limit=limit)
+        if self._no_room is not None:
+            why = f"no application hears of a rise, because the journal cannot be written: {self._no_room}"
+            seen = replace(seen, sources=tuple(replace(source, why=why) for source in seen.sources))
         return StatusAnswer(
             version=self._version,
             pid=os.getpid(),
             applications=len(self._watchers),
             journal=str(self._journal.path),
-            coordinator=self._coordinator.status(self._now_us(), limit=limit),
+            coordinator=seen,
             begun_again=self.begun_again,
         )
 
@@ -419,19 +425,21 @@ class CoordinatorServer:
     async def _keep(self, rows: ChangedRows) -> None:
         """Write, with retries for a while if there is no room; meanwhile nobody hears any news."""
         since = self._loop.time()
-        warned = False
-        while True:
-            try:
-                return await self._loop.run_in_executor(self._writer, self._journal.write, rows)
-            except JournalRefused as refused:
-                passed = self._loop.time() - since
-                if self.closing or passed >= patience_seconds(refused):
-                    raise
-                if not warned:
-                    log.warning("%s Until then no low watermark rises; it is tried again.", refused)
-                warned = True
-            self._drop_replaced()
-            await asyncio.sleep(_AGAIN_SECONDS)
+        try:
+            while True:
+                try:
+                    return await self._loop.run_in_executor(self._writer, self._journal.write, rows)
+                except JournalRefused as refused:
+                    passed = self._loop.time() - since
+                    if self.closing or passed >= patience_seconds(refused):
+                        raise
+                    if self._no_room is None:
+                        log.warning("%s Until then no low watermark rises; it is tried again.", refused)
+                    self._no_room = refused
+                self._drop_replaced()
+                await asyncio.sleep(_AGAIN_SECONDS)
+        finally:
+            self._no_room = None
 
     def _drop_replaced(self) -> None:
         """Keep the newest unwritten effect of each kind and task, so that the number of tasks bounds them."""

@@ -465,6 +465,11 @@ def test_a_journal_that_fails_ends_it_and_nothing_more_is_told(tmp_path: Path) -
     journal.close()
 
 
+def why_of(scene: Scene) -> str:
+    [source] = scene.coordinator.status().coordinator.sources
+    return source.why
+
+
 def test_while_nothing_can_be_written_everybody_waits_and_then_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,7 +485,9 @@ def test_while_nothing_can_be_written_everybody_waits_and_then_it_goes_on(
         for _ in range(20):  # so many questions to each, of which the newest counts
             scene.pass_time(SECOND)
         assert not registering.done()
+        assert "no application hears of a rise, because the journal cannot be written" in why_of(scene)
         assert await registering == [Taken(), Taken()]
+        assert why_of(scene) == "task 0 has not said a low watermark yet, as has 1 other."
         assert await scene.hear("a") == [asked(who(n), SECOND) for n in range(2)]
 
     play(script, journal)
