@@ -89,17 +89,17 @@ class Audit:
     timed: bool  # whether batches have times, so that silence can be seen
     stamped: bool = False  # whether the times of writing are known, if only by the producers' clocks
     empty: Iterable[int] = ()
-    profiles: list[SplitProfile] = field(init=False)
-    replay: Replay = field(init=False)
+    _profiles: list[SplitProfile] = field(init=False)
+    _replay: Replay = field(init=False)
     rows: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.profiles = [SplitProfile() for _ in self.names]
+        self._profiles = [SplitProfile() for _ in self.names]
         strategy = WatermarkStrategy()
         # Without times no split becomes idle, and a split without a row would hold for ever.
         if self.timed:
             strategy = strategy.with_idleness(f"{_IDLE_TIMEOUT_US // _SECOND_US} seconds")
-        self.replay = Replay(
+        self._replay = Replay(
             self.names,
             delays_us=self.question.delays_us,
             window_us=self.question.window_us,
@@ -110,8 +110,8 @@ class Audit:
 
     def discover(self, names: Sequence[str]) -> None:
         """Add splits; their numbers continue those of the known splits."""
-        self.profiles.extend(SplitProfile() for _ in names)
-        self.replay.discover(names)
+        self._profiles.extend(SplitProfile() for _ in names)
+        self._replay.discover(names)
 
     def add(self, split: int, keys: Numbers, times: EventTimes, *, written_us: Numbers | None) -> None:
         """Add rows of one split, in the order in which they are read.
@@ -123,7 +123,7 @@ class Audit:
         """
         count = len(keys)
         clock_us = written_us if self.timed and written_us is not None else np.full(count, self.now_us, np.int64)
-        profile = self.profiles[split]
+        profile = self._profiles[split]
         profile.add(times.times_us, times.timed, latest_us=clock_us + FUTURE_GUARD_US, written_us=written_us)
         profile.null_rows += times.null_rows
         profile.unreadable_rows += times.unreadable_rows
@@ -134,14 +134,14 @@ class Audit:
         """Judge the complete batches."""
         batches = self.cut.drain()
         if batches is not None:
-            self.replay.take(batches)
+            self._replay.take(batches)
 
     def why_no_times(self) -> str | None:
         """Count the rows without an event time, and with an unusable one of each kind; None: a row has a usable one."""
-        if any(profile.first_us is not None for profile in self.profiles):
+        if any(profile.first_us is not None for profile in self._profiles):
             return None
-        nulls = sum(profile.null_rows for profile in self.profiles)
-        broken = sum(profile.unreadable_rows for profile in self.profiles)
+        nulls = sum(profile.null_rows for profile in self._profiles)
+        broken = sum(profile.unreadable_rows for profile in self._profiles)
         far = self.rows - nulls - broken
         return (
             f"{nulls:,} have none, {broken:,} one that cannot be read, {far:,} one from before 1970 or from the future"
@@ -154,7 +154,7 @@ class Audit:
                 "there are no append times, so no split becomes idle in this replay. With with_idleness, lowmark keeps "
                 "fewer rows than shown"
             )
-        count = self.replay.batches
+        count = self._replay.batches
         if count >= _FEW_BATCHES:
             return made
         were = "was" if count == 1 else "were"
@@ -165,10 +165,10 @@ class Audit:
         """Judge the remaining rows and make the report; no row can be added afterwards."""
         self.cut.end_all()
         self.advance()
-        self.replay.finish()
+        self._replay.finish()
         return report(
-            self.replay,
-            self.profiles,
+            self._replay,
+            self._profiles,
             what=what,
             order=order,
             event_time=event_time,

@@ -129,12 +129,12 @@ class TimeReader:
 
     unit: Unit | None = None  # of numbers; None: guessed from the first numbers that show theirs
     pattern: str | None = None  # format of texts for `strptime`; None: ISO-8601, in UTC if no zone is given
-    guessed: bool = field(default=False, init=False)
+    _guessed: bool = field(default=False, init=False)
     _of_another_unit: Counter[Unit] = field(default_factory=Counter, init=False)
 
     @property
     def notes(self) -> list[str]:
-        if not self.guessed:
+        if not self._guessed:
             return []
         taken = self._taken
         made = [f"numbers are taken as {taken.word} since 1970, by their size (--unit says otherwise)"]
@@ -190,7 +190,7 @@ class TimeReader:
         valid = np.asarray(column.is_valid())
         values = np.asarray(column.fill_null(0))
         unit = self._unit_for(np.abs(values[valid].astype(np.float64)))
-        if self.guessed:
+        if self._guessed:
             valid = valid & ~self._another(values, valid, unit)
         if np.issubdtype(values.dtype, np.integer):
             most = min(int(_MOST_US / _US_PER[unit]), INT64[-1])
@@ -208,7 +208,7 @@ class TimeReader:
     def _unit_for(self, sizes: npt.NDArray[np.float64]) -> Unit:
         """The unit of numbers of these sizes, shape (n,). A guess is kept once a number has shown its unit."""
         if self.unit is None and len(sizes):
-            self.guessed = True
+            self._guessed = True
             showing = sizes[np.isfinite(sizes) & (sizes >= _LEAST_OF_OUR_DAYS)]
             if len(showing):
                 self.unit = _unit_of(float(np.median(showing)))
@@ -280,7 +280,7 @@ class TimeReader:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 size = abs(float(value))
                 unit = self._unit_for(np.array([size])) if self.unit is None else self.unit
-                if self.guessed and size >= _LEAST_OF_OUR_DAYS and _unit_of(size) is not unit:
+                if self._guessed and size >= _LEAST_OF_OUR_DAYS and _unit_of(size) is not unit:
                     self._of_another_unit[_unit_of(size)] += 1
                     return None
                 time_us = math.floor(value * _US_PER[unit])
