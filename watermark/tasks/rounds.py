@@ -210,11 +210,6 @@ class SourceRounds:
         idle = answer.live and answer.left_out is LeftOut.IDLE and answer.patience_us is not None
         return idle and answer.counted and not self._silence.runs_out(answer.heard_us)
 
-    def waits_for(self, task_id: str) -> bool:
-        """Whether the task is away and counts. O(n)."""
-        answer = self.answers[task_id]
-        return not answer.live and not answer.excused and self.live < self.expected
-
     def state(self, task_id: str) -> SplitState:
         """PENDING (without a low watermark so far), ACTIVE, IDLE (left out, or asks to be) or FINISHED (excused)."""
         answer = self.answers[task_id]

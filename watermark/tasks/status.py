@@ -138,7 +138,7 @@ def _source_why(rounds: SourceRounds, states: Counter[SplitState]) -> str:
     holder = rounds.holder
     if rounds.missing:
         return f"{rounds.missing} of {rounds.expected} expected tasks did not register yet."
-    if holder is not None and rounds.waits_for(holder):
+    if holder is not None and holder in rounds.waited_for:
         missed = f"{rounds.expected} tasks are expected and {rounds.live} live"
         return f"task {holder} has been away since {_since(rounds, holder)} and is waited for: {missed}."
     if holder is None:
