@@ -109,9 +109,9 @@ class Tally:
                 tally.late_reports += 1
                 self.late_reports += 1
             if native_us is not None:
-                late_rows = self._native_late(tally.first_us, watermark_us, event.rows.get(split), native_us)
-                native_late_rows += late_rows
-                tally.native_late_rows += late_rows
+                of_split = self._native_late(tally.first_us, watermark_us, event.rows.get(split), native_us)
+                native_late_rows += of_split
+                tally.native_late_rows += of_split
         of_all = event.rows.keys() <= event.watermarks_us.keys()
         top_us = max(event.watermarks_us.values(), default=None)
         self.count_native_late(event, native_late_rows, top_us if of_all else None)
