@@ -181,10 +181,10 @@ class SourceRounds:
     def least_complete(self) -> str | None:
         """The task whose sink is complete the least far, one of unknown completeness first; None without tasks. O(n).
 
-        A task that nobody waits for any more does not count.
+        A task that was given up does not count.
         """
-        waited_for = (task_id for task_id, answer in self.answers.items() if not answer.given_up)
-        return min(waited_for, key=self._completeness, default=None)
+        kept = (task_id for task_id, answer in self.answers.items() if not answer.given_up)
+        return min(kept, key=self._completeness, default=None)
 
     @property
     def idles(self) -> bool:
