@@ -40,7 +40,7 @@ class AlignmentGroups:
         """The group of each task that is in a group."""
         self._spoke_us: dict[TaskId, int] = {}  # the time of its newest report to its group
         self._announcements = Agenda[str]()
-        self._announced_us: dict[str, int] = {}  # when a group last announced its cap
+        self._announced_at_us: dict[str, int] = {}  # when a group last announced its cap
 
     # -- members
 
@@ -74,7 +74,7 @@ class AlignmentGroups:
         self._groups[name].leave(task)
         if not len(self._groups[name]):
             del self._groups[name]
-            self._announced_us.pop(name, None)
+            self._announced_at_us.pop(name, None)
         self._plan_announcement(name)
 
     def hear(self, task: TaskId, rounds: SourceRounds, now_us: int) -> None:
@@ -106,7 +106,7 @@ class AlignmentGroups:
             if (name := self._announcements.take_due(now_us)) is None:
                 break
             effects += self._groups[name].announce(now_us)
-            self._announced_us[name] = now_us
+            self._announced_at_us[name] = now_us
             self._plan_announcement(name)
         return effects
 
@@ -114,8 +114,8 @@ class AlignmentGroups:
         """Plan at the group's own time, but not sooner after its last announcement than the least gap."""
         group = self._groups.get(name)
         us = None if group is None else group.next_us
-        if us is not None and name in self._announced_us:
-            us = max(us, self._announced_us[name] + self._least_gap_us)
+        if us is not None and name in self._announced_at_us:
+            us = max(us, self._announced_at_us[name] + self._least_gap_us)
         self._announcements.put(name, us)
 
     def status(self, limit: int | None = None) -> tuple[GroupStatus, ...]:
