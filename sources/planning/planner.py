@@ -100,7 +100,7 @@ class BatchPlanner(Generic[SplitT]):
         self._now_us, self._steady_us, self._peer = now_us, steady_us, peer
         self._token = uuid.uuid4().hex
         self._present: _Present[SplitT] | None = None
-        self._tasks: dict[int, dict[int, tuple[SourceEvent, ...]]] = {}
+        self._events: dict[int, dict[int, tuple[SourceEvent, ...]]] = {}  # of the newest batch: checkpoint -> by slot
         self._available_now = False
         self._waits = False  # whether alignment or the rate held rows back in the newest plan
         self._unanswered: list[str] = []  # splits without an answer that a run that ends has to read
@@ -221,7 +221,7 @@ class BatchPlanner(Generic[SplitT]):
             by_slot.setdefault(placed.subtask % self._options.slots, []).append(placed.split)
         if self._present is None and by_slot:
             self._telling.reading_again(sum(map(len, by_slot.values())))
-        events = self._tasks.get(end.checkpoint, {})
+        events = self._events.get(end.checkpoint, {})
         return [
             SlotWork(subtask, end.checkpoint, tuple(by_slot.get(subtask, ())), events.get(subtask, ()))
             for subtask in sorted(by_slot.keys() | events.keys())
@@ -310,7 +310,7 @@ class BatchPlanner(Generic[SplitT]):
         state = BatchState(snapshot, tuple(live.values()), tuple(slices), plan.time_us)
         end = BatchOffset.encode(self._name, checkpoint, self._token, state, self._source.split_serializer)
         self._tell(present, checkpoint, told, plan)
-        self._tasks = {checkpoint: slots.take_events()}
+        self._events = {checkpoint: slots.take_events()}
         slots.settle(candidates)
         present.at, present.live = end, live
         present.extent.wrote(plan.time_us)
