@@ -125,7 +125,7 @@ class LowWatermarkService:
     """
 
     _made = False  # whether __new__ returned an existing service
-    _holders = 0  # how many callers hold the service
+    _users = 0  # how many callers have the service
 
     def __new__(cls, spark: SparkSession, *, beside: bool = False, **arguments: Any) -> Self:
         """Return the session's service if it was made with the same arguments, else a new service."""
@@ -153,7 +153,7 @@ class LowWatermarkService:
         job_away: str | dt.timedelta | None = None,
         beside: bool = False,
     ) -> None:
-        self._holders += 1
+        self._users += 1
         if self._made:
             return
         arguments = {name: value for name, value in locals().items() if name in _defaults(type(self))}
@@ -776,8 +776,8 @@ class LowWatermarkService:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._holders -= 1
-        if self._holders < 1:  # otherwise another caller still uses the service
+        self._users -= 1
+        if self._users < 1:  # otherwise another caller still uses the service
             self.stop()
 
     # -- for the threads ------------------------------------------------------------------------------------------
