@@ -18,7 +18,7 @@ from .offset import BatchOffset
 from .options import PlanOptions
 from .peer import Guidance
 
-_TELLS_NOBODY = SplitPlanner.notify_checkpoint_complete
+_NOT_OVERRIDDEN = SplitPlanner.notify_checkpoint_complete
 
 
 class Extent(Generic[SplitT]):
@@ -106,7 +106,7 @@ class Extent(Generic[SplitT]):
     def committed(self, end: BatchOffset) -> None:
         if self._induced is not None:
             self._induced.committed(end.checkpoint)
-        if type(self.planner).notify_checkpoint_complete is not _TELLS_NOBODY:  # else nobody needs the splits
+        if type(self.planner).notify_checkpoint_complete is not _NOT_OVERRIDDEN:  # else nobody needs the splits
             live = end.decode(self._source.split_serializer).live
             self.planner.notify_checkpoint_complete([placed.split for placed in live])
 
