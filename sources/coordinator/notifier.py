@@ -74,7 +74,7 @@ class ActionQueue:
         uncaught: Callable[[str, BaseException], None] | None = None,
         died: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self._name, self._clock, self._most, self._uncaught, self._told = name, clock, threads, uncaught, died
+        self._name, self._clock, self._most, self._uncaught, self._died = name, clock, threads, uncaught, died
         self._condition = threading.Condition()
         self._ready: deque[tuple[str, Callable[[], object]]] = deque()
         self._later: list[tuple[int, int, str, Callable[[], object]]] = []
@@ -165,8 +165,8 @@ class ActionQueue:
                 self._live -= 1  # a last action gets a thread
                 self.close()
         finally:
-            if self._told is not None:
-                self._told(error)
+            if self._died is not None:
+                self._died(error)
 
     def _next(self) -> tuple[str, Callable[[], object]] | None:
         with self._condition:
