@@ -77,8 +77,9 @@ class Heartbeats:
     def worth_waiting(self, request: HeartbeatRequest) -> bool:
         """Whether a reader that will not ask again may soon get a better answer."""
         run = self._runs.get(request.token)
-        ends = run is not None and (request.available_now or run.available_now)
-        return run is not None and ends and self._runs.cooperation.worth_waiting(run)
+        if run is None or not (request.available_now or run.available_now):
+            return False
+        return self._runs.cooperation.worth_waiting(run)
 
     def _begin_run(self, request: HeartbeatRequest, now_us: int) -> Talk[StreamRun]:
         """Begin the run of a reader that asks for the first time, and end the run that it resumes.
