@@ -22,7 +22,7 @@ def metric_of(stream_id: str) -> str:
 
 @dataclass(frozen=True)
 class Stream:
-    """One wrapped DataFrame."""
+    """One wrapped, read or audited DataFrame."""
 
     name: str
     stream_id: str  # unique in the service; names its metrics and its heartbeat
