@@ -152,7 +152,11 @@ class _Reduction:
                 self._future.append(_grouped(keys, _only(future, micros)))
                 micros = _only(pc.invert(future), micros)
         self._counts += BatchCounts(
-            batch.num_rows, future_rows, no_time.true_count, no_split.true_count, before_epoch.true_count
+            rows=batch.num_rows,
+            future_rows=future_rows,
+            null_time_rows=no_time.true_count,
+            null_split_rows=no_split.true_count,
+            before_epoch_rows=before_epoch.true_count,
         )
         self._groups.append(_grouped(keys, micros))
         self._group_count += self._groups[-1].num_rows
@@ -201,11 +205,11 @@ class MappedMeasure(TrackedMeasure):
             latest_us = np.fromiter((mark.max_us for mark in marks.values()), np.int64, len(marks))
             watermarks_us = SplitColumn(ids, strategy.watermarks_of_max(latest_us))
         return Measured(
-            watermarks_us,
-            {split: mark.min_us for split, mark in marks.items()} if self.detail else {},
-            {split: mark.rows for split, mark in marks.items()} if self.detail else None,
-            track.tracker.counts(),
-            names,
+            watermarks_us=watermarks_us,
+            first_us={split: mark.min_us for split, mark in marks.items()} if self.detail else {},
+            rows={split: mark.rows for split, mark in marks.items()} if self.detail else None,
+            counts=track.tracker.counts(),
+            names=names,
             newest_us=track.tracker.newest_us(),
             future_rows={split: mark.rows for split, mark in future.items()},
             late_rows=None if late_rows is None else self._by_id(late_rows, names, add),
