@@ -50,6 +50,9 @@ class Cohort:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def __iter__(self) -> Iterator[SplitId]:
+        return iter(self._ids)
+
     @property
     def earliest_heard_us(self) -> int:
         return int(self._heard_us.min())
@@ -138,9 +141,6 @@ class Cohort:
             late_reports=before.late_reports + self._late_reports.item(row),
             native_late_rows=before.native_late_rows + self._native_late_rows.item(row),
         )
-
-    def __iter__(self) -> Iterator[SplitId]:
-        return iter(self._ids)
 
     def _same(self, column: Mapping[SplitId, int]) -> TypeGuard[SplitColumn]:
         """Whether this is a column of the splits of the cohort, in their order."""
