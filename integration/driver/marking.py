@@ -192,7 +192,6 @@ class Marking:
 
     def take(self, progress: Progress, query: Query) -> None:
         """Take a committed batch of a query on the stream. On the service's loop."""
-        metric = progress.observed_metrics.get(self.metric)
         if not self._has(query):
             return  # another query of the stream
         # The stream that is furthest behind decides, because the query may write rows of each of its streams.
@@ -208,7 +207,7 @@ class Marking:
                     self.stream,
                     progress.batch_id,
                 )
-            rows = self._rows(metric, progress.batch_id)
+            rows = self._rows(progress.observed_metrics.get(self.metric), progress.batch_id)
             if rows is None and not with_state and progress.num_input_rows == 0:
                 rows = {}
             now_us = time.time_ns() // 1_000
