@@ -744,17 +744,17 @@ class LowWatermarkService:
         if self._stopping:
             return
         _RUNNING.remove(self)
-        asked = False
+        queries_run = False
         try:
             self._call(self._desks.reports.say_farewells, "stop")
         except WorkerDied as died:
             log.error("the service stops, and leaves no last report: %s", died)
-            asked = self._queries.any_active()
+            queries_run = self._queries.any_active()
         finally:
             self._stopping = True
             atexit.unregister(self.stop)
             self._queries.close()
-            if asked:
+            if queries_run:
                 threading.Thread(target=self._close_door_after_queries, name="lowmark-door", daemon=True).start()
             else:  # before the loop, which may still answer a heartbeat
                 self._close_door()
