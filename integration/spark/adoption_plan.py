@@ -150,15 +150,11 @@ class AdoptionPlan:
 
         If the last line of a native source has a folder of its number, each line has a number of its own.
         """
-        heartbeats = entry.heartbeats
-        lines = [(int(id_), offset) for id_, offset in entry.sources if id_ not in heartbeats]
-        lines.sort()
+        heartbeats, folders = entry.heartbeats, self._folders
+        lines = sorted((int(id_), offset) for id_, offset in entry.sources if id_ not in heartbeats)
         offsets = [offset for _, offset in lines]
         twice = [place for n, (place, offset) in enumerate(lines) if offset is not None and offset in offsets[:n]]
-        if not twice:
-            return
-        folders = self._folders
-        if lines[-1][0] in folders:
+        if not twice or lines[-1][0] in folders:
             return
         if folders and (self._action == "adopt" or max(folders) >= twice[0]):
             raise self._refused(
