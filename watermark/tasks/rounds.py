@@ -187,8 +187,8 @@ class SourceRounds:
         return min(kept, key=self._completeness, default=None)
 
     @property
-    def idles(self) -> bool:
-        """Whether a round would have nothing to do."""
+    def needs_no_round(self) -> bool:
+        """Whether a round would have nothing to do, because no task lives and none is counted for the last time."""
         return not self.live and not self._leaving
 
     @property

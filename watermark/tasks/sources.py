@@ -145,10 +145,10 @@ class Sources:
         if rounds.deadline_us is not None and now_us >= rounds.deadline_us:
             effects += self._end(rounds, now_us)
         if (beat_us := self._beats_us[rounds.key]) <= now_us:
-            if not rounds.idles:
+            if not rounds.needs_no_round:
                 effects += rounds.ask(now_us, now_us + self._deadline_us)
                 effects += self.end_if_complete(rounds, now_us)  # if all tasks have left, no task is asked
-            if rounds.idles:
+            if rounds.needs_no_round:
                 del self._beats_us[rounds.key]
                 return effects
             self._beats_us[rounds.key] = now_us + self._interval_us - (now_us - beat_us) % self._interval_us
