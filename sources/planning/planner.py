@@ -44,7 +44,7 @@ log = logging.getLogger("lowmark")
 
 # Spark asks an idle source every 10 ms, and its system must not get 100 questions a second.
 _EMPTY_PLAN_LASTS_US = 100_000
-_SAY_AGAIN_SECONDS = 60.0
+_WARN_AGAIN_SECONDS = 60.0
 _HELD_BACK = frozenset({NoRowsReason.CAP, NoRowsReason.CHECKPOINT})
 
 
@@ -138,7 +138,7 @@ class BatchPlanner(Generic[SplitT]):
                 silent_since = now
             elif now - silent_since > self._options.timeout_seconds:
                 raise PlanningFailed(self._name, start.checkpoint + 1, self._without_answer())
-            if now - said > _SAY_AGAIN_SECONDS:
+            if now - said > _WARN_AGAIN_SECONDS:
                 said = now
                 waited = format_duration_us(int(said - began) * 1_000_000)
                 log.warning(
