@@ -85,7 +85,7 @@ class FarewellFiles:
         committed = batches(self._store, "commits")
         if not committed:
             return None, None
-        return committed[0], least_us(each.until_us for each in completion.of_files(self._store))
+        return committed[0], least_us(each.until_us for each in completion.completions_in(self._store))
 
     def kafka_start(self, source: int) -> Mapping[str, Any] | None:
         """Return the first offset of a Kafka source, by its number: the progress of the first batch lacks it."""

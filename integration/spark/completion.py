@@ -99,8 +99,8 @@ def complete_until(low_us: int | None, in_force_us: int | None, *, with_state: b
 
 def completions(checkpoint: str | os.PathLike[str], *, spark: SparkSession | None = None) -> list[Completion]:
     """Return the `Completion` of each of the query's streams, sorted by name."""
-    files = _files_of(os.fspath(checkpoint), spark)
-    if found := of_files(files):
+    files = _opened(os.fspath(checkpoint), spark)
+    if found := completions_in(files):
         return found
     raise CheckpointUnreadable(
         files.root,
@@ -109,7 +109,7 @@ def completions(checkpoint: str | os.PathLike[str], *, spark: SparkSession | Non
     )
 
 
-def _files_of(place: str, spark: SparkSession | None) -> CheckpointFiles:
+def _opened(place: str, spark: SparkSession | None) -> CheckpointFiles:
     if spark is not None:
         if not hasattr(spark, "_jsparkSession"):
             raise SessionUnfit(
@@ -124,7 +124,7 @@ def _files_of(place: str, spark: SparkSession | None) -> CheckpointFiles:
     return ArrowStore(place) if is_elsewhere(place) else local_store(place)
 
 
-def of_files(files: CheckpointFiles) -> list[Completion]:
+def completions_in(files: CheckpointFiles) -> list[Completion]:
     """Return the same as `completions`, from a checkpoint that is open; nothing of a query without lowmark."""
     # The commits first: a committed batch is planned, and its state is there.
     committed = batches(files, "commits")
