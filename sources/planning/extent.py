@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any, Generic
 
 from lowmark.sources.api import EARLIEST_US, Source, SplitPlanner, SplitT
+from lowmark.sources.closing import closed_on_error
 from lowmark.sources.slicing import NextRow, NoRowsReason, SliceLimits, SlicePlan, next_row, plan_slices
 
-from .induced import InducedBatches, closed_on_error
+from .induced import InducedBatches
 from .offset import BatchOffset
 from .options import PlanOptions
 from .peer import Guidance

@@ -5,24 +5,13 @@ The reader runs on the driver and reads nothing: it says when a checkpoint is du
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
 from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
+from lowmark.sources.closing import closed_on_error
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.slicing import NoRowsReason, PlannedSlice, SlicePlan
-
-
-@contextmanager
-def closed_on_error(close: Callable[[], object]) -> Iterator[None]:
-    """Close what was opened if the work with it raises. An error of the closing is dropped: the first says more."""
-    try:
-        yield
-    except BaseException:
-        with suppress(Exception):
-            close()
-        raise
 
 
 class InducedBatches(Generic[SplitT]):

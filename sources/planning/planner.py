@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from lowmark.sources.api import Source, SourceEvent, SplitT
+from lowmark.sources.closing import closed_on_error
 from lowmark.sources.metric_group import added_up
 from lowmark.sources.slicing import NoRowsReason, SlicePlan
 from lowmark.sources.worker import described
@@ -32,7 +33,6 @@ from lowmark.watermark.printable import counted
 
 from .enumeration import Enumeration
 from .extent import Extent
-from .induced import closed_on_error
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from .options import PlanOptions
 from .peer import Guidance, Planned, PlanPeer

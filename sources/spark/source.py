@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 from lowmark.sources.api import InputStatus, Source, SourceEvent, SourceReader, SplitRows
+from lowmark.sources.closing import closed_on_error
 from lowmark.sources.metric_group import MetricGroup
-from lowmark.sources.planning.induced import closed_on_error
 from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import PlanPeer
