@@ -20,7 +20,7 @@ from .client import OPENED_TOGETHER, PravegaClient, SegmentState, Silent, client
 from .errors import PravegaEventBroken, PravegaStreamMissing, PravegaUnavailable
 from .event_time import NO_TIME, EventTime
 from .events import payloads
-from .index import Integers, SegmentIndex
+from .index import LEAST_EVENT_BYTES, Integers, SegmentIndex
 from .jvm import leave_java
 from .marks import MarkWindow
 from .notes import SegmentNotes, notes_of
@@ -135,7 +135,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         if position - index.end <= EXACT_BYTES and position <= self._known_end(split):
             index.extend(position)
         elif index.end < start:
-            return -(-(position - start) // 8)
+            return -(-(position - start) // LEAST_EVENT_BYTES)
         return index.rows_before(position) - index.rows_before(start)
 
     def find_time(self, splits: Sequence[PravegaSplit], time_us: int) -> Mapping[str, int | None] | None:
