@@ -25,15 +25,13 @@ from .jvm import java_class, start_java
 from .mark_reader import MarkReader
 from .notes import Marks
 from .segment import segment_name
-from .segment_bytes import SegmentBytes, Truncated
+from .segment_bytes import ANSWER_MS, SegmentBytes, Truncated
 from .settings import PravegaSettings
 
 Answer = TypeVar("Answer")
 
 OPENED_TOGETHER = 16
 """How many segments are asked for bytes before the first is read; Java keeps a megabyte for each segment."""
-ANSWER_MS = 10_000
-"""How long one question may take before it is asked again."""
 
 
 class Silent(LowmarkError):

@@ -11,6 +11,7 @@ from .errors import PravegaAccessDenied, PravegaUnavailable
 from .java_error import JavaError, cause_of
 
 ANSWER_MS = 10_000
+"""How long one question to Pravega may take before it is asked again."""
 
 
 class Truncated(LowmarkError):
