@@ -91,7 +91,7 @@ def check_arguments(source: object, *, name: str, event_time: object, prepare: o
 
 
 def check_options(name: str, options: PlanOptions) -> None:
-    """Raises `WrapRefused` for options that no batch can have; the planner would tell them later, and not by name."""
+    """Raise `WrapRefused` for options that no batch can have, because the planner fails later and names none."""
 
     def counts(value: Any) -> bool:
         return value is None or (value is not True and isinstance(value, Real) and float(value) >= 1)
