@@ -33,7 +33,7 @@ _NAME_WIDTH = 40  # of the first column: a name up to so long is not broken
 
 @contextmanager
 def _written(file: IO[str]) -> Iterator[None]:
-    """Let a command end with the exit code of its result where nobody reads its output any more, as behind ``head``.
+    """Let a command keep its exit code if the reader of its output has gone, as behind ``head``.
 
     Raises `OutputLost` if stdout cannot be written; nobody could be told of stderr.
     """
@@ -53,7 +53,7 @@ class EscapingConsole(Console):
         super().__init__(stderr=stderr, markup=False, emoji=False, width=80 if unsized else None)
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """Print as rich does, also where nobody reads."""
+        """Print as rich does, also if the reader has gone."""
         with _written(self.file):
             super().print(*objects, **how)
 
