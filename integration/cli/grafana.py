@@ -20,9 +20,17 @@ FILES = {
 }
 
 
+def _folder(text: str) -> Path:
+    if not text:  # as of a variable that a shell does not know: the files would go into the current folder
+        raise typer.BadParameter("it is empty; name a folder, or . for the current one")
+    return Path(text)
+
+
 def grafana(
     *,
-    out: Annotated[Path, typer.Option("--out", help="A folder to write them into; it is made.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="PATH", parser=_folder, help="A folder to write them into; it is made.")
+    ],
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:

@@ -96,6 +96,14 @@ def test_help_names_every_command_and_starts_no_spark() -> None:
     assert loaded.stdout == "False False\n"
 
 
+def test_grafana_writes_into_a_folder_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call("grafana", "--out", "")  # as of a variable that a shell does not know
+    assert (code, "it is empty; name a folder" in err, list(tmp_path.iterdir())) == (2, True, [])
+    assert call("grafana", "--out", ".")[0] == 0
+    assert "alerts.yml" in {file.name for file in tmp_path.iterdir()}
+
+
 @pytest.mark.slow
 def test_an_error_is_one_line_on_stderr_and_debug_shows_all_of_it(tmp_path: Path) -> None:
     missing = str(tmp_path / "none")
