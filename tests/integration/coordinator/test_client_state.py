@@ -257,14 +257,20 @@ def test_a_registration_whose_answer_was_lost_is_not_stale_by_itself() -> None:
     assert registration.token != "run-0", "it had arrived, and its lease has run out"
 
 
-def test_a_registration_that_arrives_after_the_next_connection_began_replaces_no_run_of_its_own_task() -> None:
-    """A lost packet is sent again for minutes after its connection was closed, while a new connection works."""
-    coordinator, state = LowWatermarkCoordinator(), client(connected=False)
+def with_late_registration() -> tuple[ClientState, Say]:
+    """A client on its second connection, and its registration from the first, which may still arrive."""
+    state = client(connected=False)
     state.attached(30 * SECOND, 0)
     late = state.take(0)
     assert late is not None
     state.detached("no answer", SECOND)
     state.attached(30 * SECOND, 2 * SECOND)
+    return state, late
+
+
+def test_a_registration_that_arrives_after_the_next_connection_began_replaces_no_run_of_its_own_task() -> None:
+    """A lost packet is sent again for minutes after its connection was closed, while a new connection works."""
+    coordinator, (state, late) = LowWatermarkCoordinator(), with_late_registration()
     report(state, WHO, 77)
     talk(state, coordinator, 2 * SECOND)
 
@@ -277,12 +283,7 @@ def test_a_registration_that_arrives_after_the_next_connection_began_replaces_no
 
 
 def test_a_run_that_was_replaced_after_its_registration_came_late_is_given_up() -> None:
-    coordinator, state = LowWatermarkCoordinator(), client(connected=False)
-    state.attached(30 * SECOND, 0)
-    late = state.take(0)
-    assert late is not None
-    state.detached("no answer", SECOND)
-    state.attached(30 * SECOND, 2 * SECOND)
+    coordinator, (state, late) = LowWatermarkCoordinator(), with_late_registration()
     said(state, 2 * SECOND)
     state.answered([refused("UnknownTask")], 2 * SECOND)
     state.detached("no answer", 3 * SECOND)
