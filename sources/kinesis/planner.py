@@ -286,7 +286,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         return time_us - self._disorder_us
 
     def _known(self, split: KinesisSplit) -> ShardLook | None:
-        """Return the look at a shard, None before the first one and while the thread of one hangs in it."""
+        """Return the last look at a shard; None before a first look, and while a look hangs, which may change it."""
         return None if split.split_id in self._asking else self._looks.get(split.split_id)
 
     def _aligned(self, split: KinesisSplit) -> ShardLook | None:

@@ -89,6 +89,8 @@ class Extent(Generic[SplitT]):
         They are to be read further, or a split that is to be read further waits for them, because it carries them on.
         """
         silent = {name for name, why in plan.without_rows.items() if why is NoRowsReason.NOT_REACHABLE}
+        if not silent:
+            return sorted(self._unaimed)
         needed = self.unfinished(splits)
         while ahead := {parent for split in splits if split.split_id in needed for parent in split.parents} - needed:
             needed |= ahead
