@@ -1,7 +1,8 @@
-"""Checks the arguments of a service before anything is started with them."""
+"""Checks the arguments of a service and of its streams before anything is started with them."""
 
 from __future__ import annotations
 
+import os
 from typing import cast
 
 from lowmark.integration.errors import ServiceRefused, SessionUnfit, WrapRefused
@@ -73,11 +74,16 @@ def name(name: object) -> None:
         raise WrapRefused(f"{name[:80]}...", fact, 'pass a name such as name="orders".')
 
 
-def function(name: str, what: str, given: object) -> None:
+def function(name: str, what: str, given: object, hint: str = "pass the function itself, not its result.") -> None:
     """Raise `WrapRefused` for an object that cannot be called, such as the result of a function."""
     if not callable(given):
-        fact = f"{what} is {given!r:.100}, expected a function"
-        raise WrapRefused(name, fact, "pass the function itself, not its result.")
+        raise WrapRefused(name, f"{what} is {given!r:.100}, expected a function", hint)
+
+
+def folder(name: str, what: str, given: object, hint: str) -> None:
+    """Raise `WrapRefused` for an object that is no path, and for an empty path."""
+    if not isinstance(given, str | os.PathLike) or not os.fspath(given):
+        raise WrapRefused(name, f"{what} is {given!r:.100}, expected the path of a folder", hint)
 
 
 def strategy_of(name: str, strategy: object, max_splits: object) -> WatermarkStrategy:

@@ -31,6 +31,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
+from . import check
+
 _ROW = COLUMNS[2]
 _UNTIL_HINT = "pass an expression over the columns of the rows, such as late_until=\"window(ts, '10 minutes').end\"."
 
@@ -71,9 +73,8 @@ class LateOutput:
         folder, until = cast("object", self.folder), cast("object", self.until)
         if folder is None and until is not None:
             raise WrapRefused(name, "late_until has no meaning without late_to", 'pass late_to="/data/late", too.')
-        if folder is not None and (not isinstance(folder, str | os.PathLike) or not os.fspath(folder)):
-            hint = 'pass late_to="/data/late" or late_to="s3a://bucket/late".'
-            raise WrapRefused(name, f"late_to is {folder!r:.100}, expected the path of a folder", hint)
+        if folder is not None:
+            check.folder(name, "late_to", folder, 'pass late_to="/data/late" or late_to="s3a://bucket/late".')
         if not isinstance(until, str | Column | None):
             fact = f"late_until is {until!r:.100}, expected an SQL expression or a Column"
             raise WrapRefused(name, fact, _UNTIL_HINT)

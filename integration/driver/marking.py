@@ -67,9 +67,9 @@ def marking_of(
     width_us = duration_us(partition, what="partition")
     if width_us == 0:
         raise WrapRefused(stream, "a partition of 0 seconds has no rows", 'pass partition="1 hour".')
-    if success_files is not None and not os.fspath(success_files):
-        fact = f"mark_done: success_files is {success_files!r}, expected the path of a folder"
-        raise WrapRefused(stream, fact, 'pass success_files="/data/table" or success_files="s3a://bucket/table".')
+    if success_files is not None:
+        hint = 'pass success_files="/data/table" or success_files="s3a://bucket/table".'
+        check.folder(stream, "mark_done: success_files", success_files, hint)
     if call is not None:
         check.function(stream, "mark_done: call", call)
     acts = [

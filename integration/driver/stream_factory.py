@@ -30,7 +30,7 @@ from lowmark.sources.spark import Binding, load
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession
 
-from . import wrap
+from . import check, wrap
 from .late_output import LateOutput
 from .stream import Stream, metric_of
 
@@ -72,7 +72,7 @@ def audited(df: DataFrame, given: UserRows) -> Stream:
 
 
 def check_arguments(source: object, *, name: str, event_time: object, prepare: object, split_column: object) -> None:
-    """Raises `WrapRefused` for arguments of another type than `LowWatermarkService.read` takes, before Python does."""
+    """Raise `WrapRefused` for arguments of another type than `LowWatermarkService.read` takes, before Python does."""
     if not isinstance(source, Source):
         raise WrapRefused(
             name,
@@ -82,12 +82,8 @@ def check_arguments(source: object, *, name: str, event_time: object, prepare: o
     if event_time is not None:
         wrap.check_text(name, "event_time", event_time, "ts")
     wrap.check_text(name, "split_column", split_column, "split_id")
-    if prepare is not None and not callable(prepare):
-        raise WrapRefused(
-            name,
-            f"prepare is {prepare!r:.100}, expected a function",
-            "pass one that takes the source's DataFrame and returns yours.",
-        )
+    if prepare is not None:
+        check.function(name, "prepare", prepare, "pass one that takes the source's DataFrame and returns yours.")
 
 
 def check_options(name: str, options: PlanOptions) -> None:
