@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import random
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from datetime import datetime, timedelta, timezone
@@ -22,7 +21,6 @@ from lowmark.sources.kinesis.look import ShardLook
 from lowmark.sources.kit import asking_planner
 from lowmark.sources.planning.planner import PlanningFailed
 
-from tests.servers.http_proxy import proxied
 from tests.servers.kinesis import Kinesis
 from tests.servers.local import wait_until
 from tests.sources.kinesis.test_kinesis_packets import aggregated
@@ -362,22 +360,3 @@ def test_the_backlog_is_nothing_when_nothing_is_left_and_never_before(kinesis: K
         assert told.backlog_rows[empty] == 0
     assert len(read.rows) > 4
     assert read.told[-1].metrics["millis_behind_latest"] == 0
-
-
-def test_a_shard_is_asked_no_more_often_than_it_allows(kinesis: Kinesis) -> None:
-    """The service counts reads of planner and reader together: five per shard and second."""
-    stream = kinesis.create_stream(1)
-    writer = Writer(kinesis, stream)
-    writer.put(300)
-    with proxied(kinesis.url) as proxy:
-        asked: list[float] = []
-        proxy.heard = lambda operation: asked.append(time.monotonic()) if operation == "GetRecords" else None
-        limits = {"poll_every": "1 second", "reads_per_second": 4.0, "bytes_per_second": 2 << 20}
-        source = source_of(kinesis, stream, endpoint=proxy.url, records_per_read=20, **limits)
-        with closing(Reading(source)) as read:
-            read.until(300)
-    assert len(asked) >= 15
-    for begin, at in enumerate(asked):
-        # Except bursts of a planner's two looks (its run, and the end of the shard).
-        within = sum(at <= other < at + 1.0 for other in asked[begin:])
-        assert within <= 5 + 2, f"{within} reads in a second"

@@ -96,15 +96,9 @@ class Kinesis:
         finally:
             self._ask("clock", {"ahead_ms": 0})
 
-    def limit(self, stream: str) -> int:
-        """Apply the service's limits to a stream from now on; return the number of refused calls."""
-        return int(self._ask("limits", {"stream": stream})["refused"])
-
-    def _ask(self, what: str, asked: Mapping[str, object]) -> dict[str, Any]:
+    def _ask(self, what: str, asked: Mapping[str, object]) -> None:
         request = urllib.request.Request(f"{self.url}/_service/{what}", json.dumps(asked).encode(), method="POST")
-        with opener.open(request, timeout=10) as response:
-            answered: dict[str, Any] = json.load(response)
-            return answered
+        opener.open(request, timeout=10).close()
 
 
 KINESIS_ACCESS = {

@@ -17,9 +17,6 @@ It refuses the same requests as production, in the same words:
     iterators of another stream     InvalidArgumentException: "Invalid ShardIterator"
     iterators of five minutes       ExpiredIteratorException; also when `POST /_service/iterators` asks for it
     a name beside a NextToken       InvalidArgumentException; a page of ListShards has three shards
-    five reads a second, 2 MB/s     ProvisionedThroughputExceededException, for GetRecords and GetShardIterator of a
-                                    shard, in streams for which `POST /_service/limits` asks for it: most tests read
-                                    in a hurry
 
 Source: the Kinesis API reference; messages of the service in public issues of its clients.
 """
@@ -30,7 +27,7 @@ import json
 import sys
 import time
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -40,16 +37,11 @@ BASE = 49590338271490256608559692538361571095921575989136588802
 
 ITERATOR_SECONDS = 300.0
 SHARDS_A_PAGE = 3
-READS_PER_SECOND = 5
-BYTES_PER_SECOND = 2 << 20
 
 _count = 0
 _ahead_ms = 0  # relative to the real time
 _expired: set[str] = set()  # iterators of these shards have expired, once
 _issued: dict[int, Any] = {}  # sequence number -> its shard
-_limited: dict[str, int] = {}  # stream with limits -> how often it refused
-_reads: dict[tuple[str, str, str], deque[float]] = {}  # (operation, stream, shard) -> when it was called last
-_free_at: dict[tuple[str, str], float] = {}  # (stream, shard) -> when its average falls to 2 MB a second
 
 
 def _now() -> datetime:
@@ -59,21 +51,6 @@ def _now() -> datetime:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000 + _ahead_ms
-
-
-def _over_limit(operation: str, stream: str, shard: str) -> bool:
-    """Whether a shard of a stream with limits refuses this call."""
-    if stream not in _limited:
-        return False
-    now, times = time.monotonic(), _reads.setdefault((operation, stream, shard), deque())
-    while times and times[0] <= now - 1.0:
-        times.popleft()
-    refused = len(times) >= READS_PER_SECOND or (operation == "GetRecords" and now < _free_at.get((stream, shard), 0.0))
-    if refused:
-        _limited[stream] += 1
-    else:
-        times.append(now)
-    return refused
 
 
 def _next_sequence() -> int:
@@ -93,12 +70,6 @@ def mend() -> None:  # noqa: C901  # one function of theirs after the other
     class ExpiredIterator(JsonRESTError):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__("ExpiredIteratorException", "Iterator expired.")
-
-    class Throttled(JsonRESTError):  # type: ignore[misc]
-        def __init__(self, shard_id: str, stream: str) -> None:
-            super().__init__(
-                "ProvisionedThroughputExceededException", f"Rate exceeded for shard {shard_id} in stream {stream}."
-            )
 
     # Functions, not subclasses: moto registers classes by the module that they are in.
     made = models.Shard.__init__
@@ -200,8 +171,6 @@ def mend() -> None:  # noqa: C901  # one function of theirs after the other
     ) -> str:
         stream = backend.describe_stream(stream_arn=stream_arn, stream_name=stream_name)
         if shard_id in stream.shards:
-            if _over_limit("GetShardIterator", stream.stream_name, shard_id):
-                raise Throttled(shard_id, stream.stream_name)
             check_place(backend, stream, stream.shards[shard_id], kind, number, at)
         return aged(stream, iterator_of(backend, stream_arn, stream_name, shard_id, kind, number, at))
 
@@ -222,11 +191,7 @@ def mend() -> None:  # noqa: C901  # one function of theirs after the other
             raise ExpiredIterator
         if shard_id not in stream.shards:
             raise ShardNotFoundError(shard_id, stream=name, account_id=backend.account_id)
-        if _over_limit("GetRecords", stream.stream_name, shard_id):
-            raise Throttled(shard_id, stream.stream_name)
         again, records, behind = backend.get_records(arn, iterator, response._get_param("Limit"))
-        size = sum(len(record.data) for record in records) * 3 // 4  # it is base64
-        _free_at[stream.stream_name, shard_id] = time.monotonic() + max(0.0, size / BYTES_PER_SECOND - 1.0)
         again = aged(stream, again)
         answer = {"Records": [record.to_json() for record in records], "MillisBehindLatest": behind}
         shard = stream.shards[shard_id]
@@ -290,12 +255,12 @@ class Service:
             answer: Iterable[bytes] = self._moto(environ, start)
             return answer
         asked = json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"{}")
-        answered = self._do(path.rpartition("/")[2], asked)
-        start("200 OK", [("Content-Type", "application/json")])
-        return [json.dumps(answered).encode()]
+        self._do(path.rpartition("/")[2], asked)
+        start("204 No Content", [])
+        return []
 
     @staticmethod
-    def _do(what: str, asked: dict[str, Any]) -> dict[str, Any]:
+    def _do(what: str, asked: dict[str, Any]) -> None:
         global _ahead_ms
         from moto.kinesis.models import kinesis_backends
 
@@ -303,11 +268,8 @@ class Service:
             _expired.add(asked["shard"])
         elif what == "clock":
             _ahead_ms = asked["ahead_ms"]
-        elif what == "limits":
-            return {"refused": _limited.setdefault(asked["stream"], 0)}
         elif what == "expire":
             Service._expire(kinesis_backends, asked)
-        return {}
 
     @staticmethod
     def _expire(kinesis_backends: Any, asked: dict[str, Any]) -> None:
