@@ -15,7 +15,8 @@ from lowmark.sources.api import ReaderInfo, ResultT, SourceEvent, SourceSplit, S
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import LowmarkError
 
-from .notifier import ActionQueue, ExecutorNotifier, MonotonicClock
+from .action_queue import ActionQueue, MonotonicClock
+from .notifier import ExecutorNotifier
 
 _SECOND_US = 1_000_000
 

@@ -42,10 +42,10 @@ from lowmark.sources.worker import WorkerDied, answer, described
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.duration import rough_duration_us
 
+from .action_queue import ActionQueue, MonotonicClock
 from .context import ReaderGateway, SourceCoordinatorContext
 from .errors import CoordinatorClosed, CoordinatorHangs, CoordinatorNotStarted, InvalidCheckpoint, SourceFailed
 from .failover import Failover, FailoverPolicy, SuppressRestarts
-from .notifier import ActionQueue, MonotonicClock
 
 _log = logging.getLogger("lowmark")
 _HEADER = struct.Struct(">iii")  # version of this format, version of the enumerator's serializer, length of its bytes

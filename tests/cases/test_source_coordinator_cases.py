@@ -18,16 +18,17 @@ from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family
 from tests.sources.coordinator.coordinating import (
     DEADLINE_SECONDS,
+    Calls,
     Gateway,
     ListSource,
     ManualClock,
     Ping,
+    done_on,
     fail_on,
     settle,
     split,
 )
 from tests.sources.coordinator.test_coordinator import await_failure, make, running, taken
-from tests.sources.coordinator.test_notifier import Calls, done_on
 
 ONCE = FailoverPolicy(most=0)
 FAMILIES = ("CRD", "CTX", "NOT", "TRK", "PRV")

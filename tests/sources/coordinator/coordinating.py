@@ -19,7 +19,8 @@ from lowmark.sources import (
     SplitsAssignment,
 )
 from lowmark.sources.coordinator import SourceCoordinator
-from lowmark.sources.coordinator.notifier import MonotonicClock
+from lowmark.sources.coordinator.action_queue import ActionQueue, MonotonicClock
+from lowmark.sources.coordinator.notifier import ExecutorNotifier
 
 DEADLINE_SECONDS = 20.0  # every wait here takes less than a tenth of a second, unless it is endless
 
@@ -253,3 +254,36 @@ def fail_on(what: str, *, times: int = 1, error: Callable[[], BaseException] | N
 def settle(coordinator: SourceCoordinator[Any, Any]) -> None:
     """Wait until the coordinator has run all posted actions."""
     coordinator.run("settle", lambda: None)
+
+
+def done_on(queue: ActionQueue) -> None:
+    passed = threading.Event()
+    queue.post("pass", passed.set)
+    assert passed.wait(DEADLINE_SECONDS)
+
+
+class Calls:
+    """A notifier with a queue in place of its coordinator's thread."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.uncaught: list[tuple[str, BaseException]] = []
+        self.queue = ActionQueue(
+            "main", clock=clock, uncaught=lambda action, error: self.uncaught.append((action, error))
+        )
+        self.notifier = ExecutorNotifier("workers", self.queue.post, clock=clock)
+        self.handled: list[tuple[object, BaseException | None]] = []
+        self.arrived = threading.Semaphore(0)
+
+    def handle(self, result: object, error: BaseException | None) -> None:
+        assert self.queue.on_thread
+        self.handled.append((result, error))
+        self.arrived.release()
+
+    def await_handled(self) -> None:
+        assert self.arrived.acquire(timeout=DEADLINE_SECONDS)
+        done_on(self.queue)
+
+    def close(self) -> None:
+        self.queue.post("close", self.notifier.close)
+        done_on(self.queue)
+        self.queue.close()

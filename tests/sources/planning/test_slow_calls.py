@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 from lowmark.sources import SourceSplit
-from lowmark.sources.coordinator.notifier import MonotonicClock
+from lowmark.sources.coordinator.action_queue import MonotonicClock
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
 
