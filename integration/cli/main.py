@@ -13,6 +13,7 @@ A command imports Spark, Kafka and gRPC when it runs: `lowmark --help` loads non
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
 from io import TextIOWrapper
 from typing import Annotated
@@ -90,6 +91,8 @@ app.add_typer(
 def main() -> None:
     """The entry point `lowmark`."""
     sys.excepthook = show_traceback
+    if sys.stdout is None:  # closed, as by `>&-`: nobody reads it, and no file of the command may take its number
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # until the command ends
     if isinstance(sys.stdout, TextIOWrapper):  # else a name that its encoding lacks would end the command
         sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="lowmark")

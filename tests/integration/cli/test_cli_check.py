@@ -176,6 +176,9 @@ def test_an_output_that_nobody_reads_changes_no_exit_code_and_one_that_is_lost_i
         2, ["lowmark: the output cannot be written: No space left on device. Hint: see that its disk has room."]
     )  # fmt: skip
     assert checked(os.open("/dev/full", os.O_WRONLY), subprocess.STDOUT)[0] == 2
+    command = shlex.join([*LOWMARK, "check", *options, "--connect", driver.address])
+    done = subprocess.run(f"{command} >&-", shell=True, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")  # closed
 
 
 def test_what_is_stuck_is_told_with_what_holds_it(driver: Driver) -> None:
