@@ -105,7 +105,9 @@ def _source_in_words(source: SourceStatus, caller: Caller) -> str:
         away = [task for task in source.tasks if _is_away(task)][:_NAMED]
         shown = ", ".join(f"{task.task.task_id} ({task.why})" for task in away)
         others = f" and {source.away - len(away):,} more" if source.away > len(away) else ""
-        forget = f"lowmark forget {shlex.join((*_options(caller), source.job_id, source.source_id))} QUERY"
+        names = source.job_id, source.source_id
+        dashes = ("--",) if any(name.startswith("-") for name in names) else ()  # otherwise it would be an option
+        forget = f"lowmark forget {shlex.join((*_options(caller), *dashes, *names))} QUERY"
         lines += [
             f"Away: {shown}{others}.",
             f"Hint: if one is gone for good, run `{forget}`, or restart the others with a smaller job_queries.",

@@ -196,6 +196,9 @@ def test_the_command_that_forgets_a_task_can_be_pasted_whatever_the_names() -> N
     assert forgets(Caller(address), job, stream) == [
         "lowmark", "forget", "--coordinator", address, job, stream, "QUERY",
     ]  # fmt: skip
+    for names in (("-billing", "orders"), ("billing", "--orders")):
+        given = forgets(Caller(address), *names)
+        assert given == ["lowmark", "forget", "--coordinator", address, "--", *names, "QUERY"]
 
 
 def test_the_command_that_forgets_a_task_reaches_the_coordinator_as_the_asker_did() -> None:
