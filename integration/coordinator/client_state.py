@@ -41,7 +41,7 @@ _GAP_US = 5_000
 _MOST_STATEMENTS = 500  # a coordinator takes a whole message before others have their turn
 _ROOM_BYTES = MOST_BYTES // 2
 _FIRST_WAIT_US = 100_000  # between two attempts to connect, which doubles up to the longest wait
-_LONGEST_WAIT_US = 5_000_000
+_LONGEST_WAIT_US = 5_000_000  # less if the lease is short
 _LIFE_SEQUENCES = 2**40  # sequence numbers in one life of a state: those of a later life are larger
 
 
@@ -127,7 +127,7 @@ class ClientState:
         self._under_way: list[Statement] | None = None
         self._next_us: int | None = None  # earliest time of the next message
         self._heard: list[Heard] = []
-        self._lease_us: int | None = None
+        self._renewal_us: int | None = None  # between two renewals, a third of the lease; None: not known yet
         self._renew_at_us: int | None = None
         self._longest_wait_us = _FIRST_WAIT_US
         self.connected = False  # whether a coordinator listens
@@ -164,7 +164,7 @@ class ClientState:
     def attached(self, lease_us: int | None, now_us: int) -> None:
         self.connected, self.since_us, self.why = True, now_us, ""
         self._longest_wait_us = _FIRST_WAIT_US
-        self._lease_us = lease_us
+        self._renewal_us = None if lease_us is None else max(lease_us // 3, 1)
         for task, mine in tuple(self._tasks.items()):
             if mine.phase is _Phase.NEW and mine.ending:  # another process may run the task by now
                 self._leave(mine)
@@ -181,7 +181,9 @@ class ClientState:
         self.connected, self.why, self._renew_at_us = False, why, None
         # Random, so that applications do not come in step.
         self.retry_at_us = now_us + int(self._longest_wait_us * self._random.uniform(0.5, 1))
-        self._longest_wait_us = min(2 * self._longest_wait_us, _LONGEST_WAIT_US)
+        # The wait is within a lease, because a coordinator that begins again gives each task one lease to come back.
+        most_us = _LONGEST_WAIT_US if self._renewal_us is None else max(self._renewal_us, _FIRST_WAIT_US)
+        self._longest_wait_us = min(2 * self._longest_wait_us, most_us, _LONGEST_WAIT_US)
         for statement in self._under_way or ():
             mine = self._of(statement)
             if mine is not None:
@@ -371,9 +373,9 @@ class ClientState:
 
     def _plan_renewal(self, now_us: int) -> None:
         """Plan renewals three times per lease, for tasks that sent nothing since the renewal before."""
-        if self._lease_us is None:
+        period_us = self._renewal_us
+        if period_us is None:
             return
-        period_us = max(self._lease_us // 3, 1)
         for task, mine in self._tasks.items():
             if mine.phase is _Phase.KNOWN and mine.spoke_us <= now_us - period_us:
                 self._dirty[task] = None

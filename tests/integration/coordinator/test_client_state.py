@@ -528,6 +528,17 @@ def test_waits_double_up_to_a_limit_and_differ_between_applications() -> None:
     assert len({tuple(waits(seed)) for seed in range(50)}) == 50
 
 
+@pytest.mark.parametrize(("lease_us", "longest_us"), [(2 * SECOND, 2 * SECOND / 3), (1_000, 100_000)])
+def test_a_coordinator_that_begins_again_is_asked_within_a_short_lease(lease_us: int, longest_us: float) -> None:
+    """It gives each task one lease from its start, and a job would go on without a task that it lost."""
+    for seed in range(50):
+        state = ClientState("app", Random(seed))
+        state.attached(lease_us, 0)
+        for _ in range(20):
+            state.detached("gone", 0)
+            assert 50_000 <= (state.retry_at_us or 0) <= longest_us, f"seed {seed}"
+
+
 def test_attempts_begin_anew_after_one_that_worked() -> None:
     state = ClientState("app", Random(7))
     for _ in range(20):
