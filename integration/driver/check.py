@@ -30,7 +30,12 @@ def session(spark: object) -> None:
 def service(
     *, coordinator: str | None, require_coordinator: bool, job: str | None, job_queries: int, job_away: object = None
 ) -> None:
-    """Raise `ServiceRefused` for arguments of `LowWatermarkService` that do not go together."""
+    """Raise `ServiceRefused` for arguments of `LowWatermarkService` that do not go together, or are no texts."""
+    for what, given, example in (("coordinator", coordinator, "unix:/run/c.sock"), ("job", job, "billing")):
+        text: object = given  # callers may ignore the types
+        if text is not None and not isinstance(text, str):
+            fact = f"LowWatermarkService: {what} is {text!r:.100}, expected a text"
+            raise ServiceRefused(fact, f'pass {what}="{example}", or leave it out.')
     if job is not None and coordinator is None:
         raise ServiceRefused(
             f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named",
@@ -80,6 +85,13 @@ def function(name: str, what: str, given: object, hint: str = "pass the function
         raise WrapRefused(name, f"{what} is {given!r:.100}, expected a function", hint)
 
 
+def listener(given: object) -> None:
+    """Raise `ServiceRefused` for an object that cannot hear a new low watermark, such as a function."""
+    if not callable(getattr(given, "on_new_low_watermark", None)):
+        fact = f"add_listener: {given!r:.100} has no method on_new_low_watermark"
+        raise ServiceRefused(fact, "pass an object with this method; it takes the message.")
+
+
 def folder(name: str, what: str, given: object, hint: str) -> None:
     """Raise `WrapRefused` for an object that is no path, and for an empty path."""
     if not isinstance(given, str | os.PathLike) or not os.fspath(given):
@@ -91,7 +103,7 @@ def strategy_of(name: str, strategy: object, max_splits: object) -> WatermarkStr
 
     Raises `WrapRefused` for another object, and for `max_splits` out of range.
     """
-    if not (isinstance(max_splits, int) and 1 <= max_splits <= 1 << 25):
+    if type(max_splits) is not int or not 1 <= max_splits <= 1 << 25:
         raise WrapRefused(name, f"max_splits is {max_splits!r}", "pass a number from 1 to 33554432.")
     if strategy is None:
         return WatermarkStrategy.for_monotonous_timestamps()

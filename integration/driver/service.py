@@ -711,8 +711,13 @@ class LowWatermarkService:
         return self._call(self._runs.cooperation.groups, "give the status of the alignment groups")
 
     def add_listener(self, listener: LowWatermarkListener) -> None:
-        """Call `listener.on_new_low_watermark` on every new low watermark, in order, on a separate thread."""
+        """Call `listener.on_new_low_watermark` on every new low watermark, in order, on a separate thread.
+
+        Raises:
+            ServiceRefused: the listener has no such method.
+        """
         self._check_open("add a listener")
+        check.listener(listener)
         self._listeners.add(listener)
 
     @property

@@ -100,6 +100,7 @@ def check_options(name: str, options: PlanOptions) -> None:
         ("max_rows_per_batch", options.max_rows, counts(options.max_rows), "1 or more"),
         ("max_bytes_per_batch", options.max_bytes, counts(options.max_bytes), "1 or more"),
         ("max_slice", f"{slice_us} us", slice_us is None or slice_us >= 1_000, "1 millisecond or more"),
+        ("by_time", options.by_time, isinstance(options.by_time, bool), "True or False"),
         ("timeout", f"{seconds} s", seconds > 0, "more than 0"),
         ("rate", rate, isinstance(rate, RateLimiterStrategy | None), "a RateLimiterStrategy"),
         ("failover", failover, isinstance(failover, FailoverPolicy | None), "a FailoverPolicy"),

@@ -58,8 +58,8 @@ def check_arguments(
 
 
 def check_text(name: str, argument: str, given: object, example: str) -> None:
-    """Raises `WrapRefused` for an argument that is no text; it should be the name of a column."""
-    if isinstance(given, str):
+    """Raises `WrapRefused` for an argument that is no text, or an empty one; it should be the name of a column."""
+    if isinstance(given, str) and given:
         return
     hint = f'pass {argument}="{example}"'
     if isinstance(given, Column):

@@ -196,7 +196,7 @@ def _integer(value: SplitValue) -> int:
 def _fits(value: object, kind: str) -> bool:
     match kind:
         case "string":
-            return isinstance(value, str)
+            return isinstance(value, str) and _has_bytes(value)
         case "binary":
             return isinstance(value, bytes)
         case "date":
@@ -206,6 +206,15 @@ def _fits(value: object, kind: str) -> bool:
         case _:
             half = 1 << _INTEGRAL[kind] - 1
             return isinstance(value, int) and not isinstance(value, bool) and -half <= value < half
+
+
+def _has_bytes(text: str) -> bool:
+    """Whether a row may have this text; half of a character is none that a row has."""
+    try:
+        text.encode(errors=BROKEN_TEXT)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _shown(value: object) -> str:

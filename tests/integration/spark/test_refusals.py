@@ -13,6 +13,7 @@ import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import (
     ServiceDiffers,
+    ServiceRefused,
     ServiceStopped,
     StreamNameTaken,
     StreamRunning,
@@ -50,6 +51,7 @@ GOOD: dict[str, Any] = {"name": "orders", "event_time": "ts", "split": "split"}
         ({"split": ["split", "split"]}, "split names a column twice"),
         ({"splits": [1]}, "splits= holds 1, which is no value of (split string)"),
         ({"splits": [("a", "b")]}, "splits= holds ('a', 'b')"),
+        ({"splits": ["a", "\ud800"]}, r"splits= holds '\ud800', which is no value of (split string)"),
         ({"max_splits": 0}, "max_splits is 0"),
         ({"name": ""}, "the name is empty"),
         ({"name": "orders\n"}, r"""stream "orders\n": the name holds '\n', which would break log lines"""),
@@ -66,6 +68,7 @@ GOOD: dict[str, Any] = {"name": "orders", "event_time": "ts", "split": "split"}
         ({"splits": b"abc"}, "splits is b'abc', expected several ids. Hint: pass a list"),
         ({"splits": 3}, "splits is 3, expected several ids"),
         ({"max_splits": "9"}, "max_splits is '9'"),
+        ({"max_splits": True}, "max_splits is True. Hint: pass a number from 1"),
     ],
     ids=str,
 )
@@ -183,6 +186,8 @@ def test_what_is_no_dataframe(service: LowWatermarkService) -> None:
         ({"source": "orders"}, "expected a source to read, got 'orders'. Hint: pass one that is made with its options"),
         ({"event_time": 3}, "event_time is 3, expected the name of a column"),
         ({"split_column": None}, "split_column is None, expected the name of a column"),
+        ({"split_column": ""}, "split_column is '', expected the name of a column"),
+        ({"by_time": "no"}, "by_time is 'no', expected True or False. Hint: leave by_time out"),
         ({"prepare": "x"}, "prepare is 'x', expected a function"),
         ({"prepare": lambda _: None}, "prepare returned None, expected a DataFrame"),
         ({"strategy": 5}, "the strategy is 5, expected a WatermarkStrategy"),
@@ -206,6 +211,18 @@ def test_wrong_arguments_of_read(
         service.read(**{"source": LogSource(tmp_path), "name": "orders", **change})
 
     assert text in str(refused.value)
+
+
+def test_what_is_no_listener(service: LowWatermarkService) -> None:
+    """Each new low watermark would log a stack, and nobody would be told."""
+    with pytest.raises(ServiceRefused, match=r"print> has no method on_new_low_watermark\. Hint: pass an object with"):
+        service.add_listener(print)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [{"coordinator": Path("/run/c.sock")}, {"job": 3, "coordinator": "unix:/run/c.sock"}])
+def test_a_coordinator_or_a_job_that_is_no_text(spark: SparkSession, given: dict[str, Any]) -> None:
+    with pytest.raises(ServiceRefused, match=r"(coordinator|job) is .*, expected a text\. Hint: pass .*, or leave it"):
+        LowWatermarkService(spark, **given)
 
 
 def test_a_service_for_what_is_no_session() -> None:
