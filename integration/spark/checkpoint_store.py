@@ -97,8 +97,13 @@ def local_path(checkpoint: str | os.PathLike[str]) -> Path:
 
     >>> str(local_path("file:///tmp/orders"))
     '/tmp/orders'
+
+    Raises `CheckpointUnreadable` for an empty path, because a variable that a shell does not know is no current folder.
     """
     path = os.fspath(checkpoint)
+    if not path:
+        hint = "pass the folder given as checkpointLocation, or . for the current one."
+        raise CheckpointUnreadable(path, "its path is empty", hint)
     return Path(re.sub("^file:/+", "/", path))
 
 

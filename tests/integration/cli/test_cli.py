@@ -335,6 +335,19 @@ def test_no_service_in_json_is_an_object_that_has_none(command: str, empty: dict
 
 
 @pytest.mark.parametrize(
+    "command",
+    ["offsets", "watermark", "adopt --stream orders", "leave", "wait --past 2026-11-23T10:00Z --checkpoint"],
+)
+def test_an_empty_path_is_no_checkpoint_even_in_the_folder_of_one(
+    old_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(old_checkpoint)
+    code, _, err = call(*command.split(), "")  # as of a variable that a shell does not know
+    hint = "pass the folder given as checkpointLocation, or . for the current one."
+    assert (code, err) == (2, f'lowmark: checkpoint "": its path is empty. Hint: {hint}\n')
+
+
+@pytest.mark.parametrize(
     ("arguments", "code"),
     [
         (("status", "--connect", "unix:/nowhere/none.sock"), 2),
