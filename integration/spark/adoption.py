@@ -23,7 +23,8 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ from lowmark.watermark.printable import printable
 from .adoption_plan import AdoptionPlan
 from .changes import Action, Change, Changes, Entry
 from .checkpoint import CHANGES
-from .checkpoint_store import CheckpointStore, LocalStore, batches, is_elsewhere, local_path, open_store
+from .checkpoint_store import CheckpointStore, LocalStore, alone_in, batches, is_elsewhere, local_path, open_store
 from .offset_log import COPY, OffsetEntry, ahead_of_clock, next_watermark_ms
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def adopt(
         SessionUnfit: the session is a Spark Connect session.
     """
     found = _Checkpoint(checkpoint, "adopt", spark, dry_run=dry_run, stopped=stopped)
-    return found.undo() if undo else found.run(_names(checkpoint, streams))
+    with found.alone():
+        return found.undo() if undo else found.run(_names(checkpoint, streams))
 
 
 def leave(
@@ -140,7 +142,8 @@ def leave(
     Arguments, results and errors are those of `adopt`.
     """
     found = _Checkpoint(checkpoint, "leave", spark, dry_run=dry_run, stopped=stopped)
-    return found.undo() if undo else found.run(None)
+    with found.alone():
+        return found.undo() if undo else found.run(None)
 
 
 def _names(checkpoint: object, streams: Streams | None) -> Mapping[str, Sequence[int] | None]:
@@ -186,6 +189,16 @@ class _Checkpoint:
         self._dry_run, self._stopped = dry_run, stopped
         self._store = self._open()
         self._changes = Changes(self._store, self._given)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Refuse while another command works on the checkpoint, because each would move what the other has moved."""
+        with alone_in(self._store) as alone:
+            if not alone:
+                raise self._refused(
+                    "another `lowmark adopt` or `lowmark leave` works on it", "wait until that one has ended."
+                )
+            yield
 
     def run(self, streams: Mapping[str, Sequence[int] | None] | None) -> Adoption:
         number, last = self._changes.last()

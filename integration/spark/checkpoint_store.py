@@ -13,6 +13,7 @@ One file, because both stores make the same promises, and a reader compares them
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import stat
@@ -105,6 +106,29 @@ def local_path(checkpoint: str | os.PathLike[str]) -> Path:
         hint = "pass the folder given as checkpointLocation, or . for the current one."
         raise CheckpointUnreadable(path, "its path is empty", hint)
     return Path(re.sub("^file:/+", "/", path))
+
+
+@contextmanager
+def alone_in(store: CheckpointStore) -> Iterator[bool]:
+    """Lock a checkpoint of this machine during the block; yield False if another command has the lock.
+
+    The lock ends with its process. A checkpoint elsewhere, or on a file system without locks, is not locked.
+    """
+    place = Path(store.root) if isinstance(store, LocalStore) else store.local
+    if place is None:
+        yield True
+        return
+    folder, alone = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), True
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            alone = False
+        except OSError:  # it has no locks
+            pass
+        yield alone
+    finally:
+        os.close(folder)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -652,6 +653,33 @@ def test_another_command_in_the_middle_of_one_says_what_to_run(native: Path) -> 
         leave(native)
     adopt(native, "orders")
     leave(native)
+
+
+def test_a_second_command_at_the_same_time_is_refused_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would move the same folders of sources, and no later command could end or undo that."""
+    old = written(tmp_path / "old", {n: [f'{{"a":{n}}}', f'{{"b":{n}}}', f'{{"c":{n}}}'] for n in range(3)})
+    names, root = ["one", "two", "three"], shutil.copytree(old, tmp_path / "new")
+    adopt(root, names)
+    after, before = contents(root), contents(old)
+    move, refused = LocalStore.move, list[str]()
+
+    def second(store: LocalStore, source: str, target: str) -> None:
+        for command in (partial(adopt, old, names), partial(leave, old), partial(adopt, old, undo=True)):
+            with pytest.raises(AdoptionRefused) as failed:
+                command(stopped=True)
+            refused.append(str(failed.value))
+        move(store, source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "move", second)
+        adopt(old, names)
+    assert len(refused) == 6
+    assert all("another `lowmark adopt` or `lowmark leave` works on it. Hint: wait until" in each for each in refused)
+    assert contents(old) == after
+    leave(old)
+    assert contents(old) == before
 
 
 def test_a_change_that_never_began_does_not_touch_what_came_after_it(native: Path) -> None:
