@@ -154,16 +154,19 @@ class Reports:
             self.end(before)
 
     def say_farewells(self) -> None:
-        """Leave the last reports in the checkpoints soon, and log which queries go on without a service."""
+        """Leave the last reports in the checkpoints soon, end the tasks of queries that have ended, name the others."""
         live = [run for run in self._runs if not run.ended]
         for run in live:
             self.leave_last(run)
         try:
-            queries = ((run.stream.name, self._runs.queries.get(run.run_id)) for run in live)
-            running = {name for name, query in queries if query is not None and query.active}
+            found = [(run, query.active) for run in live if (query := self._runs.queries.get(run.run_id)) is not None]
         except Exception as gone:  # noqa: BLE001  # py4j and the JVM have no common base class of errors
             log.debug("could not ask Spark which queries run: %s", gone)
             return
+        running = {run.stream.name for run, active in found if active}
+        for run, active in found:
+            if not active:  # Spark's listener has not brought its end yet, and its group would wait for a lease
+                self._runs.cooperation.end(run)
         if running:
             names = ", ".join(sorted(running))
             log.warning("the service stops while queries on %s run: their watermark holds from now on", names)

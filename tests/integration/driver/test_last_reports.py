@@ -194,6 +194,22 @@ def checkpoint() -> Checkpoint:
     return Checkpoint()
 
 
+@pytest.mark.parametrize("active", [False, True])
+def test_a_group_waits_for_no_query_that_ended_right_before_its_service(
+    checkpoint: Checkpoint, *, active: bool
+) -> None:
+    """A query that runs on stays a member, because another service may come back for it."""
+    driver = Driver(checkpoint, strategy=WatermarkStrategy().with_watermark_alignment(group="g", max_drift="1 minute"))
+    driver.batch(a=100)
+    driver.ask()
+    [group] = driver.desks.runs.cooperation.groups()
+    assert len(group.members) == 1
+    driver.active = active  # Spark's listener has not brought the end
+    driver.stop_service()
+    [group] = driver.desks.runs.cooperation.groups()
+    assert len(group.members) == active
+
+
 def test_a_report_that_spark_brings_is_left_before_the_next_heartbeat_asks(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
