@@ -13,7 +13,6 @@ One file, because both stores make the same promises, and a reader compares them
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import stat
@@ -118,6 +117,8 @@ def alone_in(store: CheckpointStore) -> Iterator[bool]:
     if place is None:
         yield True
         return
+    import fcntl  # not at the top, because Windows has no such module, and every query imports this file
+
     folder, alone = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), True
     try:
         try:

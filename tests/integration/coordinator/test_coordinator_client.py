@@ -245,7 +245,7 @@ def test_who_has_nothing_to_say_is_not_waited_for(folder: Path) -> None:
     door = Door(f"unix:{folder}/c.sock")
     with (
         serving(door, interval_us=60 * SECOND) as address,
-        CoordinatorClient(Caller(address), deadline_seconds=0.2) as one,
+        CoordinatorClient(Caller(address), deadline_seconds=0.7) as one,
     ):
         wait_until(lambda: one.connected, "connected")
         one.register(beginning(task(0)))
