@@ -91,7 +91,7 @@ class AdoptionPlan:
         newest = next(iter(native.values()))
         count = len(newest.sources)
         self._check_distinct(self._newest)
-        if len(streams) > 1 and newest.conf.get(WATERMARK_POLICY) == "max":
+        if len(streams) > 1 and str(newest.conf.get(WATERMARK_POLICY)).lower() == "max":
             raise self._refused(
                 f"{WATERMARK_POLICY} is max in it, so the stream that is ahead would decide",
                 "several wrapped streams need min, which only a new checkpoint can have.",

@@ -135,7 +135,7 @@ def fault_of(*, stacked: bool, watermarks: int, policy: str | None) -> str | Non
             "withWatermark stands on top of a wrapped stream, where it would replace the low watermark by the "
             "largest event time again. Hint: remove it; the strategy's bound takes its place."
         )
-    if watermarks > 1 and policy == "max":
+    if watermarks > 1 and str(policy).lower() == "max":  # Spark takes it in any case
         return (
             f"{WATERMARK_POLICY} is max, so the stream that is ahead would decide, and rows of the other would be "
             "dropped. Hint: set it to min; it is kept in the checkpoint, so the query needs a new one."

@@ -235,8 +235,9 @@ def test_what_is_not_known_for_sure_is_refused_and_left_as_it_was(
     assert contents(root) == before
 
 
-def test_two_streams_under_the_policy_max_are_refused(tmp_path: Path) -> None:
-    conf = {"spark.sql.streaming.multipleWatermarkPolicy": "max"}
+@pytest.mark.parametrize("policy", ["max", "MAX"])
+def test_two_streams_under_the_policy_max_are_refused(tmp_path: Path, policy: str) -> None:
+    conf = {"spark.sql.streaming.multipleWatermarkPolicy": policy}
     root = written(tmp_path, {0: ["1", "2"]}, conf=conf)
     with pytest.raises(AdoptionRefused, match="multipleWatermarkPolicy is max in it"):
         adopt(root, ["a", "b"])

@@ -250,7 +250,7 @@ def test_pitfall_11_the_policy_max_with_two_streams(
     service: LowWatermarkService, spark: SparkSession, tmp_path: Path, checkpoint: str
 ) -> None:
     policy = "spark.sql.streaming.multipleWatermarkPolicy"
-    with settings(spark, {policy: "max"}):
+    with settings(spark, {policy: "Max"}):
         feeds = [Feed(spark, tmp_path / name) for name in ("one", "two")]
         one, two = (service.wrap(f.df, name=f.folder.name, event_time="ts", split="split") for f in feeds)
         ran = start(windows(one.union(two)), checkpoint)
