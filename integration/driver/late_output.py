@@ -94,7 +94,7 @@ class LateOutput:
         if self.late is not None:
             made.append((F.col(_ROW) > 0).alias(self.late))
         if self.watermark is not None:
-            made.append(F.get(F.array(F.lit(None).cast("timestamp")), F.col(_ROW)).alias(self.watermark))
+            made.append(F.get(F.array(F.lit(None).cast("timestamp_ltz")), F.col(_ROW)).alias(self.watermark))
         return made
 
     def branch(self, df: DataFrame, name: str, event_time: str) -> DataFrame | None:

@@ -141,7 +141,7 @@ def _check_event_time(schema: StructType, *, name: str, event_time: str, strateg
             name,
             f'event time column "{event_time}" is TIMESTAMP_NTZ, which has no place on the time line',
             f'say which zone its times are in, as F.to_utc_timestamp("{event_time}", "Europe/Berlin") does, '
-            'or cast it to "timestamp" for the session\'s zone.',
+            'or cast it to "timestamp_ltz" for the session\'s zone.',
         )
     if not isinstance(kind, TimestampType):
         raise WrapRefused(

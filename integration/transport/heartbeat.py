@@ -60,7 +60,7 @@ else:
 FORMAT = "lowmark_heartbeat"
 # `row` is always 0. As a column it keeps the optimizer from folding the nulls in place of the user's columns.
 COLUMNS = ("lowmark_time", "lowmark_heartbeat", "lowmark_row")
-_SCHEMA = "lowmark_time timestamp, lowmark_heartbeat boolean, lowmark_row int"
+_SCHEMA = "lowmark_time timestamp_ltz, lowmark_heartbeat boolean, lowmark_row int"
 _KINDS: tuple[pa.DataType, ...] = (pa.timestamp("us", tz="UTC"), pa.bool_(), pa.int32())
 _ARROW = pa.schema([pa.field(name, kind) for name, kind in zip(COLUMNS, _KINDS, strict=True)])
 _RETRY_US = 1_000_000  # from a failed call to the next, because Spark asks every 10 ms

@@ -77,7 +77,7 @@ def watermark(spark: SparkSession, stream: str) -> Column:
     # In an array, because Spark writes a single time into the code of the batch, and compiles that anew if it moves.
     told = F.get(spark.read.format(FORMAT).load().select(F.array(_WATERMARK)).scalar(), F.lit(0))
     # The task that reads the watermark could raise, too, but Spark would hide the text behind an "awaitResult".
-    return F.coalesce(told, F.raise_error(_UNKNOWN.format(stream=stream)).cast("timestamp"))
+    return F.coalesce(told, F.raise_error(_UNKNOWN.format(stream=stream)).cast("timestamp_ltz"))
 
 
 class LateSource(DataSource):
@@ -88,7 +88,7 @@ class LateSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        return f"{_WATERMARK} timestamp"
+        return f"{_WATERMARK} timestamp_ltz"
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # always the same
         return _LateReader()

@@ -84,6 +84,7 @@ def test_wrong_arguments(service: LowWatermarkService, feed: Feed, change: dict[
     ("column", "kind", "text"),
     [
         ("ts", "timestamp_ntz", "is TIMESTAMP_NTZ, which has no place on the time line"),
+        ("ts", "timestamp_ntz", 'or cast it to "timestamp_ltz"'),
         ("split", "double", 'split column "split" is double, which cannot name a split'),
         ("split", "array<int>", "cannot name a split. Hint: cast it to string"),
     ],

@@ -116,6 +116,22 @@ def test_by_default_a_row_counts_until_its_event_time(
     check_files(late, batches, marks(ran), str(ran.query.id), "seed 306")
 
 
+def test_in_a_session_that_means_timestamp_ntz_by_timestamp_the_columns_and_files_are_the_same(
+    service: LowWatermarkService, spark: SparkSession, tmp_path: Path
+) -> None:
+    batches, late = random_batches(306, 6), tmp_path / "late"
+    feed = Feed(spark, tmp_path / "feed", schema="split string, v int, ts timestamp_ltz")
+    with settings(spark, {"spark.sql.timestampType": "TIMESTAMP_NTZ"}):
+        df = wrapped(service, feed, late, splits=SPLITS, late="is_late", watermark="passed")
+        assert dict(df.dtypes)["ts"] == dict(df.dtypes)["passed"] == "timestamp"
+        ran = run_at_once(df.dropDuplicates(["v", "ts"]).select("v", "is_late"), feed, batches, str(tmp_path / "cp"))
+    found = [row["v"] for row in late_rows(late)]
+    assert len(found) == ran.dropped > before_1970(batches), "no other row was dropped, so the test shows nothing"
+    assert not any(is_late for _, is_late in ran.rows)
+    assert Counter([*found, *(v for v, _ in ran.rows)]) == Counter(v for batch in batches for _, v, _ in batch)
+    check_files(late, batches, marks(ran), str(ran.query.id), "seed 306")
+
+
 def test_a_row_of_several_windows_is_written_for_each_that_drops_it(
     service: LowWatermarkService, spark: SparkSession, tmp_path: Path
 ) -> None:
