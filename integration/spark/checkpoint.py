@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 CHANGES = "lowmark/changes"  # the records of `adopt` and `leave`, beside the farewells
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TEMPORARY = re.compile(r"temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""The folder that Spark makes for a query without checkpointLocation."""
 
 
 class Farewell(msgspec.Struct, frozen=True):
@@ -60,9 +62,9 @@ class FarewellFiles:
         return self._opened
 
     def write(self, farewell: Farewell) -> None:
-        """Write a farewell, unless the checkpoint is gone: Spark deletes a temporary one at the end of its query."""
+        """Write a farewell, unless the checkpoint is gone."""
         try:
-            self._store.write(f"lowmark/{farewell.token}", msgspec.json.encode(farewell).decode())
+            self._write(f"lowmark/{farewell.token}", msgspec.json.encode(farewell).decode())
         except CheckpointUnwritable:
             if self._store.exists(""):
                 raise
@@ -78,7 +80,12 @@ class FarewellFiles:
         return self._store.read(f"lowmark/{name}")
 
     def write_done(self, name: str, text: str) -> None:
-        self._store.write(f"lowmark/{name}", text)
+        self._write(f"lowmark/{name}", text)
+
+    def _write(self, path: str, text: str) -> None:
+        """Write a file, but none into a temporary checkpoint, because Spark deletes the checkpoint at the same time."""
+        if not _TEMPORARY.fullmatch(self._checkpoint.rpartition("/")[2]):
+            self._store.write(path, text)
 
     def newest_commit(self) -> tuple[int | None, int | None]:
         """Return the newest committed batch, and until when the sink has everything of all streams, microseconds."""

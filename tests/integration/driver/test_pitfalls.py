@@ -508,6 +508,24 @@ def test_pitfall_42_nothing_is_left_of_a_service(spark: SparkSession, feed: Feed
     assert not socket.exists()
 
 
+def test_nothing_is_left_of_the_temporary_checkpoint_of_a_query_without_a_location(
+    spark: SparkSession, feed: Feed
+) -> None:
+    left: list[Path] = []
+    for splits in ((), ("a", "b")):  # the last report is written once more at the end, or only then
+        with LowWatermarkService(spark) as service:
+            df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=splits)
+            query = df.writeStream.format("noop").start()
+            feed.put(("a", 1, 100), ("b", 1, 100))
+            query.processAllAvailable()
+            root = query._jsq.streamingQuery().resolvedCheckpointRoot()
+            left.append(Path(root.removeprefix("file:")))
+            assert left[-1].exists()
+            query.stop()
+
+    assert [folder for folder in left if folder.exists()] == []
+
+
 def heartbeat_processes() -> list[int]:
     """The reader processes of this machine that are descendants of this process."""
     import os

@@ -296,7 +296,6 @@ def test_a_farewell_is_a_file_of_the_checkpoint(tmp_path: Path, kafka: Path, kin
 
 
 def test_a_farewell_is_no_error_if_its_checkpoint_is_gone(tmp_path: Path, kafka: Path) -> None:
-    """Spark deletes the temporary checkpoint of a query without checkpointLocation when the query ends by itself."""
     files = FarewellFiles(None, str(tmp_path / "gone"))  # type: ignore[arg-type]
     vars(files)["_opened"] = LocalStore(tmp_path / "gone")
     files.write(Farewell("ab12", 3, 7, "state"))
