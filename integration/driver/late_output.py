@@ -22,6 +22,7 @@ from lowmark.integration.transport.accumulated import map_in_arrow
 from lowmark.integration.transport.heartbeat import COLUMNS
 from lowmark.integration.transport.late_files import LATE_BY, UNTIL, WATERMARK, LateFileWriter
 from lowmark.integration.transport.split_key import quoted
+from lowmark.sources.spark.settings import is_true
 from lowmark.sources.spark.source import register_class
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.printable import first_line, in_one_line
@@ -138,7 +139,7 @@ def _check_rows_of_files(df: DataFrame, name: str, strategy: WatermarkStrategy) 
             "late_to reads the source beside the timestamp assigner, so it does not know the assigned times",
             "make the event time a column before wrapping, and leave the assigner out.",
         )
-    if df.sparkSession.conf.get(EVOLUTION, "false") == "true":
+    if is_true(df.sparkSession.conf.get(EVOLUTION, "false")):
         raise WrapRefused(
             name,
             f"late_to reads the source of its stream twice, and with {EVOLUTION} Spark takes each named source once",
@@ -153,7 +154,7 @@ def _check_rows_of_files(df: DataFrame, name: str, strategy: WatermarkStrategy) 
 def _check_session(df: DataFrame, name: str) -> None:
     """Refuse a session whose queries cannot be told their watermarks."""
     session_of(df.sparkSession).require_driver("wrap with late=, watermark= or late_to=")
-    if df.sparkSession.conf.get(ALLOWS_MULTIPLE) != "true":
+    if not is_true(df.sparkSession.conf.get(ALLOWS_MULTIPLE)):
         raise WrapRefused(
             name,
             f"with {ALLOWS_MULTIPLE}=false Spark drops rows by a watermark that it decides only after it has asked "
@@ -164,7 +165,7 @@ def _check_session(df: DataFrame, name: str) -> None:
 
 def _known_already(df: DataFrame, added: list[str]) -> Iterator[str]:
     """The added columns that would be there twice."""
-    exact_case = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    exact_case = is_true(df.sparkSession.conf.get("spark.sql.caseSensitive"))
     known = [each if exact_case else each.lower() for each in (*df.columns, *COLUMNS, *added)]
     return (each for each in added if known.count(each if exact_case else each.lower()) > 1)
 

@@ -25,6 +25,7 @@ from lowmark.integration.spark.sessions import session_of
 from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
 from lowmark.integration.transport.split_key import quoted
 from lowmark.sources.spark import named_reader
+from lowmark.sources.spark.settings import is_true
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -115,7 +116,7 @@ def check_session(spark: SparkSession, *, name: str) -> None:
     if int(spark.conf.get(_ROWS_AT_ONCE) or 1) < 1:
         fact = f"{_ROWS_AT_ONCE} is below 1, and Spark ends each query that has a source in Python then"
         raise WrapRefused(name, fact, "set a number of rows; Spark's default is 10000.")
-    if spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "false":
+    if not is_true(spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled")):
         log.warning(
             'stream "%s": spark.sql.streaming.noDataMicroBatches.enabled is false, so a window that the low watermark '
             "closes is emitted only with the next batch that has data. Hint: leave it at true.",

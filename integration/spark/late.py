@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from lowmark.integration.transport.late import PROPERTY, as_text
+from lowmark.sources.spark.settings import is_true
 from lowmark.watermark.moment import MILLISECOND_US
 
 from .checkpoint import FarewellFiles
@@ -34,7 +35,7 @@ def tell(query: JavaObject, files: FarewellFiles) -> None:
     try:
         execution = query.streamingQuery()
         conf = execution.sparkSessionForStream().conf()
-        if conf.get(ALLOWS_MULTIPLE) == "true":
+        if is_true(conf.get(ALLOWS_MULTIPLE)):
             last = execution.lastExecution()
             told_ms = _of_log(files) if last is None else _of_plan(last)
             conf.set(PROPERTY, as_text({batch_id: ms * MILLISECOND_US for batch_id, ms in told_ms.items()}))

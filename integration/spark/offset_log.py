@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
+from lowmark.sources.spark.settings import is_true
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.moment import format_time_us
 from lowmark.watermark.strategy import FUTURE_GUARD_US
@@ -98,7 +99,7 @@ class OffsetEntry:
     @property
     def named(self) -> bool:
         """Whether the query's sources have names, so that the query may gain and lose sources."""
-        return self.version == 2 and self.conf.get(EVOLUTION) == "true"
+        return self.version == 2 and is_true(self.conf.get(EVOLUTION))
 
     def placed(self, count: int) -> list[str | None]:
         r"""Return the offset at each place where a query uses a source; None: no offset. Not for named sources.

@@ -6,6 +6,8 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
+from .settings import is_true
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -17,7 +19,7 @@ _FIT = re.compile("[A-Za-z0-9_]+")
 def named_reader(spark: SparkSession, role: str, stream: str) -> DataStreamReader:
     """Return `spark.readStream`, with a name of the source's role and stream if the session requires named sources."""
     reader = spark.readStream
-    if spark.conf.get(_EVOLUTION, "false") != "true":
+    if not is_true(spark.conf.get(_EVOLUTION, "false")):
         return reader
     return reader.name(source_name(role, stream))
 

@@ -461,11 +461,12 @@ def test_pitfall_36_other_execution_modes_are_refused(
         start(orders(service, feed).select("v"), checkpoint, trigger=trigger, mode="update").query.awaitTermination(60)
 
 
+@pytest.mark.parametrize("off", ["false", "FALSE"])
 def test_pitfall_37_disabled_no_data_batches_are_warned_of(
-    service: LowWatermarkService, spark: SparkSession, feed: Feed, caplog: pytest.LogCaptureFixture
+    service: LowWatermarkService, spark: SparkSession, feed: Feed, caplog: pytest.LogCaptureFixture, off: str
 ) -> None:
     conf = "spark.sql.streaming.noDataMicroBatches.enabled"
-    with settings(spark, {conf: "false"}), caplog.at_level(logging.WARNING, "lowmark"):
+    with settings(spark, {conf: off}), caplog.at_level(logging.WARNING, "lowmark"):
         orders(service, feed)
 
     assert f'stream "orders": {conf} is false' in caplog.text

@@ -296,7 +296,7 @@ def test_a_column_that_arrow_itself_refuses_is_named(service: LowWatermarkServic
 def test_named_sources_are_refused_because_spark_takes_each_once(service: LowWatermarkService, feed: Feed) -> None:
     """The query ended with DUPLICATE_SOURCE_NAMES, though its user had named one source."""
     reader: Any = feed.spark.readStream
-    with settings(feed.spark, {EVOLUTION: "true"}):
+    with settings(feed.spark, {EVOLUTION: "True"}):
         df = reader.name("orders").schema(feed.schema).json(str(feed.folder))
         with pytest.raises(WrapRefused, match=r"reads the source of its stream twice, .*enableSourceEvolution Spark"):
             service.wrap(df, name="orders", event_time="ts", split="split", late_to="/late")
