@@ -83,20 +83,21 @@ class FileListing:
 
 
 def resolve_paths(
-    paths: Sequence[str], *, recursive: bool = False, filesystem: fs.FileSystem | None = None
+    paths: Sequence[str], *, recursive: bool = False, filesystem: fs.FileSystem | None = None, beside: str = ""
 ) -> FileListing:
     """Return the listing for folders, patterns and files, at least one, all on one file system.
 
     Args:
         recursive: whether a folder stands for the folders below it too.
         filesystem: by default taken from the paths: a URI, or else this machine.
+        beside: the folder of this machine that relative paths begin at; by default the present one.
     """
     if not paths:
         raise InvalidFileOption("paths", "none", "at least one folder, pattern or file", "say what to read.")
     for path in paths:
         if "\0" in path or any("\ud800" <= character <= "\udfff" for character in path):
             raise InvalidFileOption("paths", shown(path), "paths in UTF-8 without a NUL", "no file has such a name.")
-    resolved = [_resolve(path, filesystem) for path in paths]
+    resolved = [_resolve(path, filesystem, beside) for path in paths]
     system = resolved[0][0]
     for path, (other, _, _) in zip(paths, resolved, strict=True):
         if not other.equals(system):
@@ -119,7 +120,7 @@ def resolve_paths(
     return FileListing(system, root, tuple(places))
 
 
-def _resolve(path: str, filesystem: fs.FileSystem | None) -> tuple[fs.FileSystem, str, str | None]:
+def _resolve(path: str, filesystem: fs.FileSystem | None, beside: str) -> tuple[fs.FileSystem, str, str | None]:
     """(file system, folder, regular expression of the rest or None)."""
     parameters = ""
     if "://" in path and (found := _PARAMETERS.search(path)) is not None:
@@ -132,7 +133,7 @@ def _resolve(path: str, filesystem: fs.FileSystem | None) -> tuple[fs.FileSystem
     if filesystem is not None:
         return filesystem, base.rstrip("/") or "/", pattern
     if "://" not in base:
-        return fs.LocalFileSystem(), Path(base).absolute().as_posix(), pattern
+        return fs.LocalFileSystem(), Path(beside, base).absolute().as_posix(), pattern
     try:
         system, folder = fs.FileSystem.from_uri(base + parameters)
     except pa.ArrowInvalid as unknown:

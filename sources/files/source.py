@@ -37,6 +37,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from numbers import Integral
+from pathlib import Path
 from posixpath import normpath, relpath
 from typing import Literal
 
@@ -161,6 +162,8 @@ class FileSource(SimpleSource[FileSplit]):
         for path in self.paths:
             if not isinstance(path, str) or not path:
                 raise InvalidFileOption("paths", shown(path), "texts", "write a path of pathlib as str(path).")
+        # A relative path means the same folder in each process, whatever folder that process is in.
+        self._beside = "" if all("://" in path for path in self.paths) else str(Path.cwd())
         self.bounded, self.discover_every = bounded, discover_every
         self._period_seconds = duration_us(discover_every, what="discover_every") / 1_000_000
         if self._period_seconds == 0:
@@ -180,7 +183,7 @@ class FileSource(SimpleSource[FileSplit]):
 
     @cached_property
     def listing(self) -> FileListing:
-        return resolve_paths(self.paths, recursive=self._recursive, filesystem=self._filesystem)
+        return resolve_paths(self.paths, recursive=self._recursive, filesystem=self._filesystem, beside=self._beside)
 
     @cached_property
     def schema(self) -> pa.Schema:  # kept, so that every process has the same schema

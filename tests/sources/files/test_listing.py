@@ -1,10 +1,11 @@
-"""Listings of file systems that are none of Arrow's."""
+"""Listings of relative paths, and of file systems that are none of Arrow's."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from lowmark.sources.files import FileSource, InvalidFileOption
 from pyarrow import fs
@@ -59,3 +60,17 @@ def test_a_folder_may_begin_without_the_slash_of_its_files_and_not_with_a_scheme
     for path in (f"cached://{folder}", f"cached://{folder}/*.csv"):
         with pytest.raises(InvalidFileOption, match=r"got 'cached://.*Hint: leave out the scheme"):
             source_of(path).discover()
+
+
+@pytest.mark.parametrize("path", ["in", "i*", "in/a.csv"])
+def test_a_relative_path_begins_in_the_folder_where_its_source_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Spark's Python processes are in the folder where its JVM was started."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("id\n1\n")
+    monkeypatch.chdir(tmp_path)
+    source = FileSource(path, format="csv", schema=pa.schema([("id", pa.int64())]))
+    monkeypatch.chdir("/")
+
+    assert [source.listing.path(split.split_id) for split in source.discover()] == [f"{tmp_path}/in/a.csv"]
