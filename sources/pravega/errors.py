@@ -72,22 +72,32 @@ class PravegaGroupTaken(SuppressRestarts, ValueError):
 
 
 class PravegaDataLost(LowmarkError, RuntimeError):
-    """Events were truncated before they were read."""
+    """Events are gone before they were read."""
 
     split: str  # id of the split
     position: int  # the next byte to read in the segment
-    head: int | None  # the first present byte, None if the whole segment was truncated
-    _fact = "Pravega split {split!r}: it was read up to byte {position}, and {_lost}: the stream was truncated"
-    _hint = (
-        'to go on with what is left, use on_data_loss="go_on"; to lose nothing next time, give the stream a longer '
-        "retention than the query may stand still."
-    )
+    head: int | None  # the first present byte, None if no later byte is there
+    tail: int | None = None  # where the segment ends, if that is before the position
+    _fact = "Pravega split {split!r}: it was read up to byte {position}, and {_lost}"
+    _hint = "{_next}"
 
     @property
     def _lost(self) -> str:
+        if self.tail is not None:
+            return f"it ends at byte {self.tail} now, so what came after is lost"
         if self.head is None:
-            return "the whole segment is gone now"
-        return f"its head is byte {self.head} now, so bytes {self.position} to {self.head - 1} are lost"
+            return "the whole segment is gone now: the stream was truncated"
+        lost = f"so bytes {self.position} to {self.head - 1} are lost"
+        return f"its head is byte {self.head} now, {lost}: the stream was truncated"
+
+    @property
+    def _next(self) -> str:
+        if self.tail is not None:
+            return "if Pravega was set up anew, a query with a new checkpoint reads the stream from its head."
+        return (
+            'to go on with what is left, use on_data_loss="go_on"; to lose nothing next time, give the stream a longer '
+            "retention than the query may stand still."
+        )
 
 
 class PravegaEventBroken(LowmarkError, RuntimeError):

@@ -201,6 +201,10 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
             self._loss.found(split, start, None)
             # A split with a stop ends there, also if the bytes before the stop are gone.
             return SplitEnd(start, rows=0, finished=split.stop is not None or self._over(split, names))
+        if state.tail < start:
+            self._loss.found(split, start, None, state.tail)
+            # Positions do not go back. The segment may grow again, but the bytes up to a stop count as lost.
+            return SplitEnd(start, rows=0, finished=split.stop is not None)
         self._heads[split.split_id] = state.head
         if state.head > start:
             self._loss.found(split, start, state.head)

@@ -86,12 +86,16 @@ def parent_segments(split: PravegaSplit) -> tuple[int, ...]:
 
 
 class DataLoss(KnownLosses):
-    """The bytes of segments that were truncated before they were read, counted as `lost_bytes`."""
+    """The bytes of segments that are gone before they were read, counted as `lost_bytes`."""
 
     amount = "lost_bytes"
 
-    def found(self, split: PravegaSplit, position: int, head: int | None) -> None:
-        """Raise PravegaDataLost for bytes from `position` up to `head` (None: all later ones), or count them once."""
+    def found(self, split: PravegaSplit, position: int, head: int | None, tail: int | None = None) -> None:
+        """Raise PravegaDataLost for bytes from `position` up to `head` (None: all later ones), or count them once.
+
+        Args:
+            tail: where the segment ends, if that is before `position`.
+        """
         until = min((each for each in (split.stop, head) if each is not None), default=None)
-        lost = PravegaDataLost(split.split_id, position, head)
+        lost = PravegaDataLost(split.split_id, position, head, tail)
         self.take_range(lost, split.split_id, position, until, told_to=split.lost_before)

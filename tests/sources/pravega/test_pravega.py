@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from lowmark.sources.api import SplitEnd
 from lowmark.sources.coordinator import FailoverPolicy, SourceFailed
 from lowmark.sources.formats import FormatOptions
 from lowmark.sources.kit.streams import Streams
@@ -496,6 +497,22 @@ def test_a_segment_with_a_stop_that_is_gone_is_finished() -> None:
     assert planner.latest([split_of("orders", 0, 100, 500)])["orders/0.#epoch.0"].finished
     assert planner.metric_values()["lost_bytes"] == 400
     assert not planner.latest([split_of("orders", 0, 100)])["orders/0.#epoch.0"].finished, "without a stop they count"
+
+
+@pytest.mark.parametrize("stop", [None, 80])
+def test_a_segment_that_ends_before_what_was_read_of_it_is_a_loss(stop: int | None) -> None:
+    """A Pravega that was set up anew gives its first segments the same numbers."""
+    client = Halves({("orders", 0): SegmentState(0, 50, sealed=False)})
+    split = split_of("orders", 0, 60, stop)
+    strict = PravegaPlanner(client.settings, event_time=None, go_on=False, client=client)
+    with pytest.raises(PravegaDataLost, match=r"read up to byte 60, and it ends at byte 50 now.*a new checkpoint"):
+        strict.latest([split])
+    bearing = PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
+    ends = [bearing.latest([split])["orders/0.#epoch.0"] for _ in range(2)]
+
+    assert ends == [SplitEnd(60, rows=0, size_bytes=0, finished=stop is not None)] * 2
+    assert bearing.metric_values()["data_losses"] == 1
+    assert bearing.metric_values()["lost_bytes"] == (0 if stop is None else 20)
 
 
 def test_a_planner_that_nobody_tells_the_head_calls_nothing_lost() -> None:
