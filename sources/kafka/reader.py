@@ -481,7 +481,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _renew(self) -> None:
         """Go on with a new consumer, because expected rows do not come."""
-        silent = self._used
+        silent, self._kept = self._used, None
         self._patience_seconds = min(2 * self._patience_seconds, LONGEST_PATIENCE_SECONDS)
         self._consumers.discard(silent)
         ranges = list(self._ranges.values())

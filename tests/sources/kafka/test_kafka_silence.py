@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from confluent_kafka import KafkaError
 from lowmark.sources import SplitsAddition
@@ -52,6 +54,26 @@ def test_a_consumer_that_brings_nothing_gives_way_to_a_new_one_after_pauses_that
     assert 4 <= len(renewed) == cache.discarded <= 8
     reader.close()
     assert (cache.discarded, cache.given_back) == (len(renewed) + 1, 0)
+
+
+def test_a_consumer_that_was_closed_is_not_used_again_if_no_other_can_be_made() -> None:
+    class Exhausted(ScriptedCache):
+        def discard(self, kept: Any) -> None:
+            super().discard(kept)
+            self.take = self.fail  # type: ignore[method-assign]
+
+        def fail(self, settings: object, properties: object) -> Any:
+            raise KafkaUnavailable("b:9092", "make a client", 0.0, "no thread is left", "stop other programs.")
+
+    reader = reader_of(ScriptedConsumer([[message(0)]]), split(stop=9), step=0.5)
+    assert isinstance(reader._consumers, ScriptedCache)
+    cache = reader._consumers = Exhausted(reader._consumers.scripted)
+
+    with pytest.raises(KafkaUnavailable, match="no thread is left"):
+        read(reader, 30)
+    reader.close()
+
+    assert (cache.discarded, cache.given_back) == (1, 0)
 
 
 def test_time_that_the_caller_takes_is_no_silence_of_the_brokers() -> None:
