@@ -399,7 +399,9 @@ def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[
         _check_size(max((size for group in groups for size in _unpacked(group, wanted)), default=0))
     # Parquet stores a repeated text once; dictionary columns keep it so in memory.
     texts = [name for name in wanted if pa.types.is_string(schema.field(name).type)]
-    with file.open("rb") as raw, parquet.ParquetFile(raw, read_dictionary=texts) as opened:
+    # As nanoseconds, Spark's INT96 wraps round before 1677 and after 2262.
+    options: Any = {"read_dictionary": texts, "coerce_int96_timestamp_unit": "us"}
+    with file.open("rb") as raw, parquet.ParquetFile(raw, **options) as opened:
         yield from opened.iter_batches(_PIECE_ROWS, columns=wanted)
 
 

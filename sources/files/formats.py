@@ -98,7 +98,7 @@ class ParquetFormat(FileFormat):
         self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, event_time: str | None
     ) -> FileIndex:
         del size_bytes, schema  # the footer has both
-        with parquet.ParquetFile(path, filesystem=filesystem) as file:
+        with _opened(filesystem, path) as file:
             groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
             rows, sizes = _sums(group.num_rows for group in groups), _sums(group.total_byte_size for group in groups)
             ends = np.array([_ends_us(file, number, event_time) for number in range(len(groups))], np.int64)
@@ -108,13 +108,18 @@ class ParquetFormat(FileFormat):
     def read(
         self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, start: int, stop: int
     ) -> Iterator[tuple[pa.Table, int]]:
-        with parquet.ParquetFile(path, filesystem=filesystem) as file:
+        with _opened(filesystem, path) as file:
             here = _there(file, schema.names)
             for group in range(start, min(stop, file.metadata.num_row_groups)):
                 left = file.metadata.row_group(group).num_rows
                 for piece in _pieces(file, group, here):
                     left -= piece.num_rows
                     yield _fitted(piece, schema), group if left else group + 1
+
+
+def _opened(filesystem: fs.FileSystem, path: str) -> parquet.ParquetFile:
+    # Spark writes times as INT96. Arrow takes them for nanoseconds, which wrap round before 1677 and after 2262.
+    return parquet.ParquetFile(path, filesystem=filesystem, coerce_int96_timestamp_unit="us")
 
 
 def _there(file: parquet.ParquetFile, columns: Sequence[str]) -> list[str]:

@@ -282,3 +282,15 @@ def test_a_file_with_other_columns_is_told_and_the_others_are_read(tmp_path: Pat
     (tmp_path / f"a.{kind}").unlink()
     with pytest.raises(AuditImpossible, match=f"b.{kind}: there is no column 'at'; there are: paid"):
         audited(tmp_path)
+
+
+def test_times_as_spark_writes_them_are_read_whatever_their_year(tmp_path: Path) -> None:
+    """Spark writes INT96, which Arrow takes for nanoseconds."""
+    years = {"at": pa.array([year * 10**14 for year in (-600, -100, 17, 18, 2_500)], pa.timestamp("us", "UTC"))}
+    profiles = []
+    for form in (True, False):
+        (folder := tmp_path / f"{form}").mkdir()
+        parquet.write_table(pa.table(years), folder / "a.parquet", use_deprecated_int96_timestamps=form)
+        [split] = audited(folder).splits
+        profiles.append((split.profile.before_epoch_rows, split.profile.future_rows, split.profile.furthest_future_us))
+    assert profiles[0] == profiles[1]

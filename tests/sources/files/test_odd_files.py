@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from pathlib import Path
 from typing import Literal
@@ -83,3 +84,18 @@ def test_a_text_that_is_no_time_is_told_as_it_stands_in_the_file(
     source = FileSource(str(tmp_path), format="json", schema=schema, event_time=event_time)
     with pytest.raises(FileUnreadable, match=rf"ArrowInvalid: the text '{wrong}' is no time of ISO 8601\. Hint"):
         read(source)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_times_as_spark_writes_them_are_read_whatever_their_year(tmp_path: Path, given: bool) -> None:
+    """Spark writes INT96, which Arrow takes for nanoseconds; year 9999 stands for "no end" in many tables."""
+    times = pa.array([dt.datetime(year, 1, 1, tzinfo=dt.timezone.utc) for year in (1, 1600, 2026, 9999)])
+    table = pa.table({"ts": times.cast(pa.timestamp("us", "UTC"))})
+    pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    source = FileSource(str(tmp_path), event_time="ts", schema=table.schema if given else None)
+    [split] = source.discover()
+    latest_us = table["ts"].cast(pa.int64())[-1].as_py()
+
+    assert read(source) == table.to_pylist()
+    assert source.create_planner().find_time([split], latest_us) == {"a.parquet": 0}
+    assert source.create_planner().find_time([split], latest_us + 1) == {"a.parquet": None}
