@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -170,6 +170,8 @@ def _raw_us(raw: int, unit: str) -> int:
 class TextFormat(FileFormat):
     """A step is `STEP_ROWS` rows; the last step has the rest."""
 
+    _lines_of_names: ClassVar[int] = 0
+
     def index(
         self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, event_time: str | None
     ) -> FileIndex:
@@ -205,12 +207,13 @@ class TextFormat(FileFormat):
             yield kept, position + 1
 
     def _rows(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file; none of an empty file, which Arrow refuses."""
+        """Yield the rows of a file; none of an empty file, or of one with a line of names alone: Arrow refuses both."""
         try:
             yield from self._stream(filesystem, path, schema)
         except pa.ArrowInvalid:
             with _text(filesystem, path) as stream:
-                if stream.read(_BLANK_BYTES).strip() or stream.read(1):
+                lines = stream.read(_BLANK_BYTES).strip().splitlines()
+                if len(lines) > self._lines_of_names or stream.read(1):
                     raise
 
     @abstractmethod
@@ -220,6 +223,8 @@ class TextFormat(FileFormat):
 
 class CsvFormat(TextFormat):
     """CSV with a line of names at the top; compressed if the file's name says so (.gz, .bz2, .zst)."""
+
+    _lines_of_names = 1
 
     def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
         with _text(filesystem, path) as stream, csv.open_csv(stream, parse_options=QUOTED) as rows:

@@ -86,6 +86,24 @@ def test_a_text_that_is_no_time_is_told_as_it_stands_in_the_file(
         read(source)
 
 
+@pytest.mark.parametrize("names", ["id,ts", "id,ts\n", "\n id,ts \r\n\n"])
+def test_a_csv_file_with_its_names_alone_has_no_rows(tmp_path: Path, names: str) -> None:
+    """Arrow refuses the file if no line break follows the names."""
+    (tmp_path / "a.csv").write_text(names)
+    (tmp_path / "b.csv").write_text("id,ts\n1,2026-11-20")
+    schema = pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
+    rows = read(FileSource(str(tmp_path), format="csv", event_time="ts", schema=schema))
+
+    assert [row["id"] for row in rows] == [1]
+
+
+@pytest.mark.parametrize("content", ['{"id": 1', "id"])
+def test_a_line_of_json_that_is_cut_off_is_no_empty_file(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(FileUnreadable, match="JSON parse error"):
+        read(FileSource(str(tmp_path), format="json", schema=pa.schema({"id": pa.int64()})))
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_times_as_spark_writes_them_are_read_whatever_their_year(tmp_path: Path, given: bool) -> None:
     """Spark writes INT96, which Arrow takes for nanoseconds; year 9999 stands for "no end" in many tables."""
