@@ -530,7 +530,7 @@ def test_waits_double_up_to_a_limit_and_differ_between_applications() -> None:
 
 @pytest.mark.parametrize(("lease_us", "longest_us"), [(2 * SECOND, 2 * SECOND / 3), (1_000, 100_000)])
 def test_a_coordinator_that_begins_again_is_asked_within_a_short_lease(lease_us: int, longest_us: float) -> None:
-    """It gives each task one lease from its start, and a job would go on without a task that it lost."""
+    """The coordinator gives each task one lease from then on, and a job goes on without a task that is lost."""
     for seed in range(50):
         state = ClientState("app", Random(seed))
         state.attached(lease_us, 0)
