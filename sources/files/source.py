@@ -83,8 +83,8 @@ class FileSource(SimpleSource[FileSplit]):
     Args:
         paths: a folder, a pattern, a file, or several (see `listing`); URIs for other file systems.
         format: "parquet", "csv" (with a line of names), "json" (an object in each line).
-        schema: the columns; by default the columns of the first file, which must exist then. Give it for long-lived
-            queries, because the first file may be deleted one day.
+        schema: the columns; by default the columns of the first file, which must exist then (of json, of its first 16
+            MiB). Give it for long-lived queries, because the first file may be deleted one day.
         event_time: the column with the event time: a time, or text in ISO 8601. None: batches are cut by rows only.
         columns: the columns to read, in this order; by default all. `event_time` must be among them.
         recursive: whether folders stand for the folders below them too.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -117,3 +117,37 @@ def test_times_as_spark_writes_them_are_read_whatever_their_year(tmp_path: Path,
     assert read(source) == table.to_pylist()
     assert source.create_planner().find_time([split], latest_us) == {"a.parquet": 0}
     assert source.create_planner().find_time([split], latest_us + 1) == {"a.parquet": None}
+
+
+def test_a_column_that_begins_behind_the_first_block_of_a_json_file_is_read(tmp_path: Path) -> None:
+    without = '{"text": "' + "x" * 990 + '"}\n'
+    (tmp_path / "a.json").write_text(without * 18_000 + '{"id": 7, "ts": "2026-01-01T00:00:00Z"}\n')
+    columns: Any = {"id": pa.int64(), "ts": pa.timestamp("us", tz="UTC")}
+    source = FileSource(str(tmp_path), format="json", schema=pa.schema(columns), event_time="ts")
+    rows = read(source)
+    assert len(rows) == 18_001
+    assert rows[-1] == {"id": 7, "ts": dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)}
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_first_line_of_json_that_is_larger_than_a_block_is_read(tmp_path: Path, given: bool) -> None:
+    text = "x" * 20_000_000
+    (tmp_path / "a.json").write_text(f'{{"id": 1, "text": "{text}"}}\n{{"id": 2, "text": "short"}}\n')
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())]) if given else None
+    rows = read(FileSource(str(tmp_path), format="json", schema=schema))
+    assert [row["id"] for row in rows] == [1, 2]
+    assert [len(row["text"]) for row in rows] == [len(text), len("short")]
+
+
+def test_a_line_of_json_without_end_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"text": "' + "x" * 60_000_000 + '"}\n')
+    with pytest.raises(FileUnreadable, match=r"a\.json.*a line of it takes more than 32 MiB"):
+        read(FileSource(str(tmp_path), format="json", schema=pa.schema([("text", pa.string())])))
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_first_line_of_json_that_is_null_is_told(tmp_path: Path, given: bool) -> None:
+    (tmp_path / "a.json").write_text('\nnull\n{"id": 1}\n')
+    schema = pa.schema([("id", pa.int64())]) if given else None
+    with pytest.raises(FileUnreadable if given else NoSchema, match=r"a\.json.*a line of it is null"):
+        read(FileSource(str(tmp_path), format="json", schema=schema))
