@@ -133,8 +133,8 @@ def test_a_column_that_begins_behind_the_first_block_of_a_json_file_is_read(tmp_
 def test_a_first_line_of_json_that_is_larger_than_a_block_is_read(tmp_path: Path, given: bool) -> None:
     text = "x" * 20_000_000
     (tmp_path / "a.json").write_text(f'{{"id": 1, "text": "{text}"}}\n{{"id": 2, "text": "short"}}\n')
-    schema = pa.schema([("id", pa.int64()), ("text", pa.string())]) if given else None
-    rows = read(FileSource(str(tmp_path), format="json", schema=schema))
+    columns: Any = {"id": pa.int64(), "text": pa.string()}
+    rows = read(FileSource(str(tmp_path), format="json", schema=pa.schema(columns) if given else None))
     assert [row["id"] for row in rows] == [1, 2]
     assert [len(row["text"]) for row in rows] == [len(text), len("short")]
 
