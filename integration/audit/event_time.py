@@ -174,10 +174,7 @@ class TimeReader:
         """Return the times in an Arrow column of timestamps, dates, numbers or texts."""
         kind = column.type
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-            try:
-                return _settled(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()), _null(column))
-            except pa.ArrowInvalid:
-                return self.values(column.to_pylist())
+            return _settled(_micros(column), _null(column))
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
             return self._numbers(column)
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -336,6 +333,18 @@ def _count(flags: Any) -> int:
 
 def _null(column: pa.Array[Any]) -> Flags:
     return np.asarray(column.is_null())
+
+
+def _micros(column: Any) -> Any:
+    """Microseconds of times and days, parts cut off; null where they do not fit into 64 bits."""
+    options: Any = pc.CastOptions(pa.timestamp("us"), allow_time_truncate=True)
+    try:
+        return column.cast(options=options).cast(pa.int64())
+    except pa.ArrowInvalid:
+        seconds: Any = column.cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+        most: Any = INT64[-1] // 1_000_000
+        fits = pc.and_(pc.less(seconds, most), pc.greater(seconds, -most))
+        return pc.if_else(fits, column, pa.scalar(None, column.type)).cast(options=options).cast(pa.int64())
 
 
 def _settled(micros: pa.Array[Any], null: Flags) -> EventTimes:

@@ -474,6 +474,21 @@ def test_times_are_read_as_they_are_written(values: list[Any], reader: TimeReade
     assert times.null_rows + times.unreadable_rows == sum(at is None for at in expected)
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([2**63 - 1, 7_000, -(2**62)], pa.timestamp("ms", "UTC")),
+        pa.array([2**50, 7, -(2**63)], pa.timestamp("s")),
+        pa.array([2**31 - 1, 0, -(2**31)], pa.int32()).cast(pa.date32()),
+    ],
+)
+def test_a_time_beyond_64_bits_of_microseconds_is_unreadable_and_not_another_time(column: pa.Array[Any]) -> None:
+    times = TimeReader().column(column)
+    assert times.timed.tolist() == [False, True, False]
+    assert times.times_us[1] == (0 if pa.types.is_date(column.type) else 7 * SECOND_US)
+    assert times.unreadable_rows == 2
+
+
 def test_a_payload_that_is_no_json_costs_itself_alone() -> None:
     payloads = [b'{"a": {"at": 1700000000}}', b"\xff", None, b'{"a": 5}', b"[]", b'{"a": null}', b"9" * 5_000]
     times = TimeReader(Unit.SECONDS).payloads(payloads, json_path("$.a.at"))
