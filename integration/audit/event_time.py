@@ -246,14 +246,18 @@ class TimeReader:
 
     def _formatted(self, column: pa.Array[Any], pattern: str) -> EventTimes:
         try:
-            made = pc.strptime(column, format=pattern, unit="us", error_is_null=True).cast(pa.int64())
+            made: Any = pc.strptime(column, format=pattern, unit="s", error_is_null=True).cast(pa.timestamp("s", "UTC"))
+            written = pc.strftime(made, format=pattern)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
             raise AuditImpossible(
                 f"--format {pattern!r:.100} cannot be used: {wrong!s:.200}",
                 "write it as strptime does, such as '%Y-%m-%d %H:%M:%S'.",
             ) from wrong
-        # Arrow lacks directives of Python's strptime, such as %f.
-        left = pc.and_(column.is_valid(), made.is_null())
+        made = made.cast(pa.timestamp("us")).cast(pa.int64())
+        # Python reads each text that Arrow would write otherwise, because Arrow lacks %f and %V, takes any zone of %Z
+        # for UTC, and 30 February for a day of March.
+        same: Any = pc.equal(written, column)
+        left = pc.and_not(column.is_valid(), same.fill_null(False))
         if pc.any(left).as_py():
             read = pa.array([self._single(text) for text in column.filter(left).to_pylist()], pa.int64())
             made = pc.replace_with_mask(made, left, read)

@@ -461,6 +461,18 @@ def test_rows_without_a_good_time_are_counted_in_their_own_split(tmp_path: Path)
             TimeReader(pattern="%Y-%m-%d %H:%M:%S.%f%z"),
             [START_US, None, None],
         ),
+        (["30.02.2023", "31.04.2023", None], TimeReader(pattern="%d.%m.%Y"), [None, None, None]),
+        (["2023-W46-2"], TimeReader(pattern="%G-W%V-%u"), [START_US - (22 * 3_600 + 13 * 60 + 20) * SECOND_US]),
+        (
+            ["22:13:20 14.11.2023 XYZ", "22:13:20 14.11.2023 UTC"],
+            TimeReader(pattern="%X %d.%m.%Y %Z"),
+            [None, START_US],
+        ),
+        (
+            ["14.11.2023 22:13:60", "1.2.2023 03:04:05"],
+            TimeReader(pattern="%d.%m.%Y %X"),
+            [None, 1_675_220_645 * SECOND_US],
+        ),
         ([1_700_000_000, "2023-11-14T22:13:20Z", True, {}], TimeReader(), [START_US, START_US, None, None]),
         ([2**70, 1_700_000_000], TimeReader(Unit.SECONDS), [None, START_US]),
         ([float("inf"), float("nan")], TimeReader(), [None, None]),
