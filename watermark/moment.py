@@ -23,6 +23,8 @@ _ISO = re.compile(
     re.ASCII,
 )
 
+_DAY_WITH_ZONE = re.compile(r"(\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d-?\d)[+-]", re.ASCII)
+
 
 def is_int64(value: object) -> bool:
     """Whether a value that was read back is a whole number of 64 bits. True and False are none.
@@ -76,6 +78,8 @@ def datetime_from_iso(text: str) -> datetime:
     >>> datetime_from_iso("20260101T000000.12Z").isoformat()
     '2026-01-01T00:00:00.120000+00:00'
     """
+    if _DAY_WITH_ZONE.match(text):  # Python takes the zone behind a day for the time of day
+        raise ValueError(f"no isoformat, because a zone is behind the day: {text!r:.100}")
     try:
         return datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in ("Z", "z") else text)
     except ValueError:

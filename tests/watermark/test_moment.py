@@ -30,7 +30,13 @@ def test_a_time_is_read_in_each_form(text: str, us: int) -> None:
     assert time_us(long, what="past") == us
 
 
-@pytest.mark.parametrize("text", ["", "Z", "now", "2026-0101", "2026-01-01T10:1500", "2026-13-01T00:00:00.1Z"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "Z", "now", "2026-0101", "2026-01-01T10:1500", "2026-13-01T00:00:00.1Z",
+        "2026-01-01+05:30", "2026-01-01-05:00", "20260101+0530", "2026-W01-4+05:30",
+    ],
+)  # fmt: skip
 def test_a_text_that_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"isoformat|must be"):
         datetime_from_iso(text)
