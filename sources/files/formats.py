@@ -147,8 +147,8 @@ def _ends_us(file: parquet.ParquetFile, group: int, column: str | None) -> tuple
     kind = file.schema_arrow.field(column).type
     metadata = file.metadata.row_group(group)
     chunks = map(metadata.column, range(metadata.num_columns))
-    chunk = next((each for each in chunks if each.path_in_schema == column), None)
-    statistics = None if chunk is None or chunk.physical_type != "INT64" else chunk.statistics
+    found = [each for each in chunks if each.path_in_schema == column]  # `a.b` may also be the field b of a column a
+    statistics = found[0].statistics if len(found) == 1 and found[0].physical_type == "INT64" else None
     if statistics is not None and pa.types.is_timestamp(kind):
         if statistics.has_min_max and (raw := statistics.max_raw) is not None:
             least: Any = statistics.min_raw

@@ -151,3 +151,12 @@ def test_a_first_line_of_json_that_is_null_is_told(tmp_path: Path, given: bool) 
     schema = pa.schema([("id", pa.int64())]) if given else None
     with pytest.raises(FileUnreadable if given else NoSchema, match=r"a\.json.*a line of it is null"):
         read(FileSource(str(tmp_path), format="json", schema=schema))
+
+
+def test_a_column_with_a_dot_in_its_name_is_not_taken_for_a_field_of_another_column(tmp_path: Path) -> None:
+    inner = pa.array([{"at": 100}, {"at": 200}], pa.struct([("at", pa.int64())]))
+    rows = pa.table({"event": inner, "event.at": pa.array([1, 2], pa.timestamp("us", tz="UTC"))})
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=1)
+    source = FileSource(str(tmp_path), event_time="event.at")
+    found = source.create_planner().find_time(source.discover(), 2)
+    assert found == {"a.parquet": 1}
