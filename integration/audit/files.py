@@ -469,7 +469,9 @@ def _lines(opened: Any) -> Iterator[list[bytes]]:
 
 def _split_names(columns: Sequence[Sequence[object]]) -> Any:
     """The names of the rows' splits, as the service shows them."""
-    rows = list(zip(*columns, strict=True))
+    # Python takes 1, 1.0 and True for one key.
+    told = ([str(each) if isinstance(each, float | bool) else each for each in column] for column in columns)
+    rows = list(zip(*told, strict=True))
     try:
         names = {values: split_name(values) for values in set(rows)}  # many rows, few splits
     except TypeError:  # lists and structs

@@ -294,3 +294,10 @@ def test_times_as_spark_writes_them_are_read_whatever_their_year(tmp_path: Path)
         [split] = audited(folder).splits
         profiles.append((split.profile.before_epoch_rows, split.profile.future_rows, split.profile.furthest_future_us))
     assert profiles[0] == profiles[1]
+
+
+def test_values_of_json_that_differ_as_texts_are_several_splits(tmp_path: Path) -> None:
+    values = ("1", "1.0", "true", "0", "false", "-0.0")
+    rows = (f'{{"at": {START_S + at}, "device": {value}}}\n' for at, value in enumerate(values))
+    write(tmp_path, {"a.json": "".join(rows)})
+    assert {split.name for split in audited(tmp_path, "device").splits} == {"1", "1.0", "True", "0", "False", "-0.0"}
