@@ -395,8 +395,7 @@ def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[
     with file.open("rb") as raw, parquet.ParquetFile(raw) as opened:
         schema = opened.schema_arrow
         wanted = list(dict.fromkeys(columns(schema)))
-        groups = [opened.metadata.row_group(group) for group in range(opened.num_row_groups)]
-        _check_size(max((size for group in groups for size in _unpacked(group, wanted)), default=0))
+        _check_size(max(_unpacked(opened, wanted), default=0))
     # Parquet stores a repeated text once; dictionary columns keep it so in memory.
     texts = [name for name in wanted if pa.types.is_string(schema.field(name).type)]
     # As nanoseconds, Spark's INT96 wraps round before 1677 and after 2262.
@@ -405,12 +404,15 @@ def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[
         yield from opened.iter_batches(_PIECE_ROWS, columns=wanted)
 
 
-def _unpacked(group: Any, wanted: Sequence[str]) -> Iterator[int]:
-    """The bytes of each wanted column in a row group, as the file states them."""
-    for at in range(group.num_columns):
-        column = group.column(at)
-        if f"{column.path_in_schema}.".startswith(tuple(f"{name}." for name in wanted)):  # also within a struct
-            yield column.total_uncompressed_size
+def _unpacked(file: Any, wanted: Sequence[str]) -> Iterator[int]:
+    """The bytes of each wanted column in each row group, as the file states them."""
+    # By the schema, because Arrow ends the process if it is asked for an encrypted column without its key.
+    paths = [f"{file.schema.column(at).path}." for at in range(len(file.schema))]
+    begins = tuple(f"{name}." for name in wanted)
+    columns = [at for at, path in enumerate(paths) if path.startswith(begins)]  # also within a struct
+    for group in range(file.num_row_groups):
+        metadata = file.metadata.row_group(group)
+        yield from (metadata.column(at).total_uncompressed_size for at in columns)
 
 
 def _spelled(column: Any) -> Any:

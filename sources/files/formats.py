@@ -146,9 +146,11 @@ def _ends_us(file: parquet.ParquetFile, group: int, column: str | None) -> tuple
         return _NO_TIME, _NEVER
     kind = file.schema_arrow.field(column).type
     metadata = file.metadata.row_group(group)
-    chunks = map(metadata.column, range(metadata.num_columns))
-    found = [each for each in chunks if each.path_in_schema == column]  # `a.b` may also be the field b of a column a
-    statistics = found[0].statistics if len(found) == 1 and found[0].physical_type == "INT64" else None
+    # By the schema, because Arrow ends the process if it is asked for an encrypted column without its key.
+    paths = (file.schema.column(at).path for at in range(metadata.num_columns))
+    found = [at for at, path in enumerate(paths) if path == column]  # `a.b` may also be the field b of a column a
+    chunk = metadata.column(found[0]) if len(found) == 1 else None
+    statistics = None if chunk is None or chunk.physical_type != "INT64" else chunk.statistics
     if statistics is not None and pa.types.is_timestamp(kind):
         if statistics.has_min_max and (raw := statistics.max_raw) is not None:
             least: Any = statistics.min_raw

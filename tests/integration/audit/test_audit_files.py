@@ -27,6 +27,7 @@ from rich.cells import cell_len
 
 from tests.integration.audit.test_audit import call
 from tests.servers.local import LOWMARK
+from tests.sources.files.test_odd_files import encrypt
 
 START_S = 1_700_000_000
 
@@ -301,3 +302,9 @@ def test_values_of_json_that_differ_as_texts_are_several_splits(tmp_path: Path) 
     rows = (f'{{"at": {START_S + at}, "device": {value}}}\n' for at, value in enumerate(values))
     write(tmp_path, {"a.json": "".join(rows)})
     assert {split.name for split in audited(tmp_path, "device").splits} == {"1", "1.0", "True", "0", "False", "-0.0"}
+
+
+def test_a_file_with_an_encrypted_column_beside_the_wanted_ones_is_read(tmp_path: Path) -> None:
+    times = pa.array([START_S * 10**6, START_S * 10**6 + 1], pa.timestamp("us", "UTC"))
+    encrypt(tmp_path / "a.parquet", pa.table({"card": [1, 2], "at": times}), "card")
+    assert audited(tmp_path).splits[0].profile.rows == 2
