@@ -273,11 +273,12 @@ class JsonFormat(TextFormat):
 
 def _objects(filesystem: fs.FileSystem, path: str, parse: json.ParseOptions | None) -> Iterator[pa.Table]:
     """The rows of whole lines, a block at a time. Arrow's dataset reads no column that the first block has not."""
-    block, rest = b"\n", b""
+    rest = b""
     with _text(filesystem, path) as stream:
+        block = stream.read(_JSON_BLOCK_BYTES)
         while block:
-            block = stream.read(_JSON_BLOCK_BYTES)
-            lines, _, rest = (rest + block).rpartition(b"\n") if block else (rest, b"", b"")
+            lines, block = rest + block, stream.read(_JSON_BLOCK_BYTES)
+            lines, _, rest = lines.rpartition(b"\n") if block else (lines, b"", b"")
             if len(rest) > _MOST_LINE_BYTES:
                 raise pa.ArrowInvalid(f"a line of it takes more than {_MOST_LINE_BYTES >> 20} MiB")
             if re.match(rb"\s*null", lines):  # Arrow would end the process

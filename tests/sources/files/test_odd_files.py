@@ -141,6 +141,11 @@ def test_a_first_line_of_json_that_is_larger_than_a_block_is_read(tmp_path: Path
     assert [len(row["text"]) for row in rows] == [len(text), len("short")]
 
 
+def test_a_last_line_of_json_without_a_line_break_tells_columns_too(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"id": 1}\n{"text": "a"}')
+    assert read(FileSource(str(tmp_path), format="json")) == [{"id": 1, "text": None}, {"id": None, "text": "a"}]
+
+
 def test_a_line_of_json_without_end_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"text": "' + "x" * 60_000_000 + '"}\n')
     with pytest.raises(FileUnreadable, match=r"a\.json.*a line of it takes more than 32 MiB"):
