@@ -405,7 +405,7 @@ def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[
 
 
 def _unpacked(file: Any, wanted: Sequence[str]) -> Iterator[int]:
-    """The bytes of each wanted column in each row group, as the file states them."""
+    """The bytes of each wanted column in each row group, as stated in the file."""
     # By the schema, because Arrow ends the process if it is asked for an encrypted column without its key.
     paths = [f"{file.schema.column(at).path}." for at in range(len(file.schema))]
     begins = tuple(f"{name}." for name in wanted)
