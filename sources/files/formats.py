@@ -103,8 +103,7 @@ class ParquetFormat(FileFormat):
         with _opened(filesystem, path) as file:
             groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
             rows, sizes = _sums(group.num_rows for group in groups), _sums(group.total_byte_size for group in groups)
-            ends = np.array([_ends_us(file, number, event_time) for number in range(len(groups))], np.int64)
-            ends = ends.reshape(len(groups), 2)
+            ends = np.array(_ends_us(file, event_time), np.int64).reshape(len(groups), 2)
             return FileIndex(rows, sizes, ends[:, 1], ends[:, 0])
 
     def read(
@@ -140,16 +139,23 @@ def _pieces(file: parquet.ParquetFile, group: int, columns: list[str]) -> Iterat
         yield pa.Table.from_batches([batch])
 
 
-def _ends_us(file: parquet.ParquetFile, group: int, column: str | None) -> tuple[int, int]:
-    """The smallest and the largest event time of a row group, from the statistics or from the column itself."""
+def _ends_us(file: parquet.ParquetFile, column: str | None) -> list[tuple[int, int]]:
+    """The smallest and the largest event time of each row group, from the statistics or from the column itself."""
+    groups = range(file.metadata.num_row_groups)
     if column is None or not _there(file, [column]):
-        return _NO_TIME, _NEVER
+        return [(_NO_TIME, _NEVER)] * len(groups)
+    # By the schema, because Arrow ends the process if it is asked for an encrypted column without its key.
+    paths = (file.schema.column(at).path for at in range(len(file.schema)))
+    found = [at for at, path in enumerate(paths) if path == column]  # `a.b` may also be the field b of a column a
+    place = found[0] if len(found) == 1 else None
+    return [_ends_of_group_us(file, group, column, place) for group in groups]
+
+
+def _ends_of_group_us(file: parquet.ParquetFile, group: int, column: str, place: int | None) -> tuple[int, int]:
+    """The ends of a row group; `place` is that of the column among the file's, None if it is not known."""
     kind = file.schema_arrow.field(column).type
     metadata = file.metadata.row_group(group)
-    # By the schema, because Arrow ends the process if it is asked for an encrypted column without its key.
-    paths = (file.schema.column(at).path for at in range(metadata.num_columns))
-    found = [at for at, path in enumerate(paths) if path == column]  # `a.b` may also be the field b of a column a
-    chunk = metadata.column(found[0]) if len(found) == 1 else None
+    chunk = None if place is None else metadata.column(place)
     statistics = None if chunk is None or chunk.physical_type != "INT64" else chunk.statistics
     if statistics is not None and pa.types.is_timestamp(kind):
         if statistics.has_min_max and (raw := statistics.max_raw) is not None:
