@@ -27,7 +27,7 @@ from rich.cells import cell_len
 
 from tests.integration.audit.test_audit import call
 from tests.servers.local import LOWMARK
-from tests.sources.files.test_odd_files import encrypt
+from tests.worlds.encrypted_files import encrypt
 
 START_S = 1_700_000_000
 

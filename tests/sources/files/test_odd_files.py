@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import json
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyarrow.parquet.encryption as encryption
 import pytest
 from lowmark.sources.files import FileSource
 from lowmark.sources.files.errors import FileUnreadable, NoSchema
+
+from tests.worlds.encrypted_files import encrypt
 
 from .test_files import read
 
@@ -167,23 +167,6 @@ def test_a_column_with_a_dot_in_its_name_is_not_taken_for_a_field_of_another_col
     source = FileSource(str(tmp_path), event_time="event.at")
     found = source.create_planner().find_time(source.discover(), 2)
     assert found == {"a.parquet": 1}
-
-
-class _Keys(encryption.KmsClient):
-    """Wraps a key by not wrapping it."""
-
-    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str:
-        del master_key_identifier
-        return base64.b64encode(key_bytes).decode()
-
-
-def encrypt(path: Path, rows: pa.Table, column: str) -> None:
-    """Write a parquet file with one encrypted column and a footer in plain text."""
-    how = encryption.EncryptionConfiguration(footer_key="f", column_keys={"c": [column]}, plaintext_footer=True)
-    keys = encryption.CryptoFactory(lambda _: _Keys())
-    properties = keys.file_encryption_properties(encryption.KmsConnectionConfig(), how)
-    with pq.ParquetWriter(path, rows.schema, encryption_properties=properties) as writer:
-        writer.write_table(rows)
 
 
 def test_the_columns_beside_an_encrypted_one_are_read(tmp_path: Path) -> None:
