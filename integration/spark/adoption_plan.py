@@ -13,7 +13,7 @@ from lowmark.sources.planning.offset import BatchOffset
 from .changes import Action, Change, Entry, layout, pairs, spots, without_heartbeats, without_repeats
 from .conflict import how_many
 from .kafka_offsets import read_positions
-from .logical_plan import WATERMARK_POLICY
+from .logical_plan import WATERMARK_POLICY, is_max
 from .offset_log import LEFT_OUT, OffsetEntry
 
 
@@ -91,7 +91,7 @@ class AdoptionPlan:
         newest = next(iter(native.values()))
         count = len(newest.sources)
         self._check_distinct(self._newest)
-        if len(streams) > 1 and str(newest.conf.get(WATERMARK_POLICY)).lower() == "max":
+        if len(streams) > 1 and is_max(newest.conf.get(WATERMARK_POLICY)):
             raise self._refused(
                 f"{WATERMARK_POLICY} is max in it, so the stream that is ahead would decide",
                 "several wrapped streams need min, which only a new checkpoint can have.",

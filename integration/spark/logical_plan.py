@@ -124,6 +124,11 @@ def stream_sources(plan: JavaObject) -> dict[int, list[int]]:
     }
 
 
+def is_max(policy: object) -> bool:
+    """Whether the value of `WATERMARK_POLICY` means max: Spark takes the word in any case."""
+    return str(policy).lower() == "max"
+
+
 def fault_of(*, stacked: bool, watermarks: int, policy: str | None) -> str | None:
     """Say what breaks the low watermark of a running query; None: nothing does.
 
@@ -135,7 +140,7 @@ def fault_of(*, stacked: bool, watermarks: int, policy: str | None) -> str | Non
             "withWatermark stands on top of a wrapped stream, where it would replace the low watermark by the "
             "largest event time again. Hint: remove it; the strategy's bound takes its place."
         )
-    if watermarks > 1 and str(policy).lower() == "max":  # Spark takes it in any case
+    if watermarks > 1 and is_max(policy):
         return (
             f"{WATERMARK_POLICY} is max, so the stream that is ahead would decide, and rows of the other would be "
             "dropped. Hint: set it to min; it is kept in the checkpoint, so the query needs a new one."
