@@ -52,6 +52,10 @@ class Topic:
     partitions: tuple[int, ...]
 
 
+Described = tuple[dict[str, Topic], dict[str, Exception]]
+"""The existing topics by name, and the errors of names without an answer in time."""
+
+
 class KafkaClient:
     """Asks the brokers. A second thread may ask meanwhile, as an enumerator does that looks for partitions again.
 
@@ -83,14 +87,19 @@ class KafkaClient:
 
     def topics(self, names: Sequence[str], action: str = "describe topics") -> dict[str, Topic]:
         """Return the existing topics among these names."""
-        return self.describe(names, action)()
+        return self.describe(names, action)()[0]
 
-    def describe(self, names: Sequence[str], action: str = "describe topics") -> Callable[[], dict[str, Topic]]:
-        """Send the question of `topics`, and return a function that waits for the answer; meanwhile ask others."""
+    def describe(
+        self, names: Sequence[str], action: str = "describe topics", *, patience_seconds: float | None = None
+    ) -> Callable[[], Described]:
+        """Send the question of `topics`, and return a function that waits for the answer; meanwhile ask others.
+
+        `patience_seconds` is as in `positions`.
+        """
         from confluent_kafka import KafkaError, TopicCollection
 
         if not names:
-            return dict
+            return lambda: ({}, {})
 
         sent: list[dict[str, Future[Any]]] = []
 
@@ -101,14 +110,15 @@ class KafkaClient:
 
         sent.append(ask(names, self._request_seconds(self._patience_seconds)))
 
-        def answer() -> dict[str, Topic]:
+        def answer() -> Described:
             absent = {KafkaError.UNKNOWN_TOPIC_OR_PART}
-            found, _ = self._ask_each(action, names, ask, absent=absent)
-            return {
+            found, failed = self._ask_each(action, names, ask, absent=absent, patience_seconds=patience_seconds)
+            topics = {
                 name: Topic(name, _topic_id(each), tuple(sorted(partition.id for partition in each.partitions)))
                 for name, each in found.items()
                 if each is not None
             }
+            return topics, failed
 
         return answer
 
@@ -307,7 +317,7 @@ class KafkaClient:
         answers, failed, began_seconds = dict[Any, AnswerT | None](), dict[Any, Exception](), self._now_seconds()
         for key, future in ask(left, seconds).items():
             try:
-                answers[key] = future.result(seconds + 1.0)
+                answers[key] = _with_lost_error(future.result(seconds + 1.0))
             except KafkaException as error:
                 if error.args[0].code() in absent:
                     answers[key] = None
@@ -373,6 +383,18 @@ class KafkaClient:
     def _poll(self) -> None:
         if (admin := self._admin) is not None:
             admin.poll(0)  # delivers errors and log lines by callbacks
+
+
+def _with_lost_error(answer: AnswerT) -> AnswerT:
+    """Raise the error of an offset that librdkafka leaves invalid, because no broker sends such an offset.
+
+    If a request to a leader fails, `rd_kafka_ListOffsets_response_merge` of librdkafka (2.16) drops the error.
+    """
+    from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+
+    if getattr(answer, "offset", None) == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the leader of the partition gave no answer"))  # noqa: SLF001
+    return answer
 
 
 def _kafka_error(failed: Any) -> Any:

@@ -86,15 +86,18 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         questions = [dict.fromkeys(partitions, each) for each in (KafkaOffsets.latest(), KafkaOffsets.earliest())]
         doubts = DOUBTS
         while True:
-            described = self._client.describe(sorted({topic for topic, _ in partitions}))
+            names = sorted({topic for topic, _ in partitions})
+            described = self._client.describe(names, patience_seconds=PATIENCE_SECONDS)
             ends, begins = self._client.positions_of_each(questions, action, patience_seconds=PATIENCE_SECONDS)
             failed = {**ends[1], **begins[1]}
+            topics, failed_topics = described() if len(failed) < len(partitions) else ({}, {})
+            failed |= {key: failed_topics[key[0]] for key in partitions if key[0] in failed_topics}
             if len(failed) == len(partitions):
                 self._check_silence(failed, action)
                 return {}
-            topics = described()
-            gone = [key for key in partitions if key not in failed and None in (ends[0][key], begins[0][key])]
-            if doubts == 0 or (not gone and all(topic in topics for topic, _ in partitions)):
+            answered = [key for key in partitions if key not in failed]
+            gone = [key for key in answered if key[0] not in topics or None in (ends[0][key], begins[0][key])]
+            if doubts == 0 or not gone:
                 break
             doubts -= 1
             self._client.pause(DOUBT_SECONDS)

@@ -19,7 +19,7 @@ from lowmark.sources.kafka import (
     KafkaSplit,
     KafkaUnavailable,
 )
-from lowmark.sources.kafka.client import KafkaClient, Topic
+from lowmark.sources.kafka.client import Described, KafkaClient, Topic
 from lowmark.sources.kafka.columns import KafkaColumns
 from lowmark.sources.kafka.consumers import ConsumerCache
 from lowmark.sources.kafka.enumerator import (
@@ -383,11 +383,16 @@ class ScriptedClient(KafkaClient):
         super().__init__(SETTINGS, wait=self.pauses.append)
         self.there, self.ids = topics, dict.fromkeys(topics, "id-1")
         self.silent: set[tuple[str, int]] = set()
+        self.silent_topics: set[str] = set()
         self.group: dict[tuple[str, int], int] = {}
         self.requests = 0
 
-    def describe(self, names: Sequence[str], action: str = "") -> Callable[[], dict[str, Topic]]:
-        return lambda: self.topics(names)
+    def describe(
+        self, names: Sequence[str], action: str = "", *, patience_seconds: float | None = None
+    ) -> Callable[[], Described]:
+        silent = self.silent_topics.intersection(names)
+        failed: dict[str, Exception] = dict.fromkeys(silent, TimeoutError("no controller"))
+        return lambda: (self.topics([name for name in names if name not in silent]), failed)
 
     def topics(self, names: Sequence[str], action: str = "") -> dict[str, Topic]:
         return {name: Topic(name, self.ids[name], tuple(self.there[name])) for name in names if name in self.there}
@@ -524,6 +529,20 @@ def test_a_partition_without_a_leader_is_left_out(caplog: pytest.LogCaptureFixtu
     assert "such as orders/1: no leader" in caplog.text
     assert planner.find_time([split(0), split(1)], 0) == {"orders/0": 0}
     assert planner.metrics.values()["unanswered_partitions"] == 2
+
+
+def test_a_topic_about_which_brokers_are_silent_is_not_taken_for_deleted() -> None:
+    client = ScriptedClient(orders={0: (0, 5)}, events={0: (0, 5)})
+    planner, splits = planner_of(client), [split(0), split(0, topic="events", split_id="events/0")]
+
+    client.silent_topics = {"events"}
+    assert list(planner.latest(splits)) == ["orders/0"]
+    client.silent_topics = {"events", "orders"}
+    assert planner.latest(splits) == {}
+    assert "gives no answer for 2 of 2 partitions" in str(planner.trouble())
+    client.silent_topics.clear()
+    assert list(planner.latest(splits)) == ["orders/0", "events/0"]
+    assert client.pauses == []
 
 
 def test_partitions_that_stay_silent_are_told_in_the_log_once_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from lowmark.sources.kafka import KafkaUnavailable
 from lowmark.sources.kafka.client import KafkaClient, Topic
+from lowmark.sources.kafka.offsets import KafkaOffsets
 from lowmark.sources.kafka.settings import KafkaSettings
 
 
@@ -21,8 +23,6 @@ class Answers:
         self.limits_seconds = list[float]()
 
     def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
-        from concurrent.futures import Future
-
         self.asked += 1
         self.limits_seconds.append(request_timeout)
         answer: Future[Any] = Future()
@@ -35,8 +35,6 @@ class Answers:
         return {"orders": answer}
 
     def describe_cluster(self, request_timeout: float) -> Any:
-        from concurrent.futures import Future
-
         self.greeted += 1
         answer: Future[None] = Future()
         if self.greeted <= self.unreached:
@@ -165,6 +163,33 @@ def test_an_address_that_answered_once_is_waited_for(caplog: pytest.LogCaptureFi
     assert client.topics(["orders"]) != {}
     assert client.now > 30
     assert caplog.text.count("cannot describe topics for 6 seconds by now, and tries again for 60 seconds in all") == 1
+
+
+def test_an_offset_that_no_broker_sent_is_no_answer() -> None:
+    """librdkafka gives an invalid offset, and no error, if a request to the leader of a partition fails."""
+
+    class Offsets(Answers):
+        def __init__(self, *offsets: int) -> None:
+            super().__init__(0, 0)
+            self.offsets = list(offsets)
+
+        def list_offsets(self, wanted: Any, *, isolation_level: Any, request_timeout: float) -> Any:
+            answers = {partition: Future[Any]() for partition in wanted}
+            for answer in answers.values():
+                answer.set_result(SimpleNamespace(offset=self.offsets.pop(0)))
+            return answers
+
+    client = Asking(admin := Offsets(OFFSET_INVALID, OFFSET_INVALID, -1, 7))
+    partition, by_time = ("orders", 0), KafkaOffsets.timestamp(5)
+
+    assert client.positions({partition: by_time}, "find a time") == ({partition: None}, {})
+    assert client.made == 3
+    assert client.pauses == pytest.approx([0.1, 0.2])
+    assert client.positions({partition: by_time}, "find a time") == ({partition: 7}, {})
+    admin.offsets = [OFFSET_INVALID] * 99
+    found, failed = client.positions({partition: by_time}, "find a time", patience_seconds=2.0)
+    assert (found, list(failed)) == ({}, [partition])
+    assert "the leader of the partition gave no answer" in str(failed[partition])
 
 
 def test_asking_ends_with_the_time_that_is_allowed() -> None:
