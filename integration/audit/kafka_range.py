@@ -11,9 +11,13 @@ from lowmark.integration.errors import AuditImpossible
 from lowmark.sources.kafka.client import KafkaClient, Topic
 from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
 from lowmark.watermark import format_time_us
+from lowmark.watermark.printable import some_of
 
 from .audit import Question
 
+LEADER_SECONDS = 10.0
+"""How long partitions without an answer are asked again before they are left out, because the brokers answered just
+before, and a partition has a new leader within seconds if it can have one."""
 _BISECTIONS = 40
 Offsets = dict[TopicPartitionId, int]
 
@@ -65,12 +69,19 @@ class TopicRange:
                 "check the spelling, and the right to describe and read it.",
             )
         every = [(topic, partition) for topic, each in found.items() for partition in each.partitions]
-        (first, no_first), (last, no_last) = self.client.positions_of_each(
-            [dict.fromkeys(every, _EARLIEST), dict.fromkeys(every, _LATEST)], f"ask where {self.topics} end"
+        questions, action = (
+            [dict.fromkeys(every, each) for each in (_EARLIEST, _LATEST)],
+            f"ask where {self.topics} end",
         )
-        if no_first or no_last:
-            without = ", ".join(f"{topic}/{partition}" for topic, partition in sorted({*no_first, *no_last}))
-            self.notes.append(f"partitions without a leader are left out: {without}")
+        (first, no_first), (last, no_last) = self.client.positions_of_each(
+            questions, action, patience_seconds=LEADER_SECONDS
+        )
+        if silent := {**no_first, **no_last}:
+            why = next(iter(silent.values()))
+            if len(silent) == len(every):
+                raise self.client.unavailable(action, why, LEADER_SECONDS)
+            without = some_of([f"{topic}/{partition}" for topic, partition in sorted(silent)])
+            self.notes.append(f"partitions whose leader gives no answer are left out: {without}")
         begins, ends = Offsets(), Offsets()
         for partition, begin in first.items():
             end = last.get(partition)

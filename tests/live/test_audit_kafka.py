@@ -16,17 +16,19 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+from lowmark.integration.audit import kafka_range
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader, json_path
 from lowmark.integration.audit.kafka import KafkaAudit
 from lowmark.integration.audit.kafka_range import Topics
 from lowmark.integration.cli import main
+from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark.replay.report import AuditReport
 from pyarrow import csv
 from typer.testing import CliRunner
 
 from tests.integration.cli import test_cli
-from tests.servers.kafka import Broker, Record, kafka_broker
+from tests.servers.kafka import Broker, Record, kafka_broker, kafka_pair
 from tests.servers.local import LOWMARK, free_ports
 from tests.snippets import block
 
@@ -289,6 +291,21 @@ def test_a_broker_that_dies_meanwhile_leaves_an_answer(tmp_path: Path) -> None:
         report = audited(broker, topic, progress=kill, options=SLOWLY, give_up_after_seconds=5.0)
     assert not report.complete
     assert any("not all was read" in note for note in report.notes)
+
+
+def test_a_partition_without_a_leader_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_range, "LEADER_SECONDS", 2.0)
+    with kafka_pair(tmp_path) as (first, second):
+        topic, lost = first.create_topic(replicas=[[1], [2]]), first.create_topic(replicas=[[2]])
+        for each, partitions in ((topic, 2), (lost, 1)):
+            first.produce(each, orders(100, partitions))
+        second.kill()
+        report = audited(first, topic)
+        with pytest.raises(AuditImpossible, match=f"cannot ask where topic '{lost}' end, tried for 2 s: .*leader"):
+            audited(first, lost)
+
+    assert [each.name for each in report.splits] == [f"{topic}/0"]
+    assert f"partitions whose leader gives no answer are left out: {topic}/1" in report.notes
 
 
 def test_ctrl_c_gives_the_answer_so_far(kafka: Broker) -> None:

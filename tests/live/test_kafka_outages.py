@@ -18,31 +18,27 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from lowmark.integration import LowWatermarkService
 from lowmark.sources import SplitsAddition
 from lowmark.sources.kafka import KafkaSource
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.servers import kafka as kafka_module
-from tests.servers.kafka import Broker, another_broker, kafka_broker
+from tests.servers.kafka import SOON_MISSED, Broker, another_broker, kafka_broker
 from tests.servers.local import wait_until
 from tests.worlds.kafka_reading import Reading
 
 PARTITIONS = 6
 GO_ON_SECONDS = 5.0
-ALIVE = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n"
-"""Properties with which the cluster soon notices a lost broker."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
     """Start three brokers; the first is also the controller."""
     folder = tmp_path_factory.mktemp("cluster")
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as running:
-        patch.setattr(kafka_module, "BROKER_PROPERTIES", kafka_module.BROKER_PROPERTIES + ALIVE)
-        first = running.enter_context(kafka_broker(folder / "first"))
+    with ExitStack() as running:
+        first = running.enter_context(kafka_broker(folder / "first", SOON_MISSED))
         brokers = [first]
         for node in (2, 3):
             brokers.append(another_broker(folder / f"node-{node}", first, node))
@@ -219,11 +215,8 @@ def test_a_query_goes_on_within_seconds_when_brokers_come_back(
     spark: SparkSession, cluster: list[Broker], checkpoint: str, seconds: float, who: str, how: signal.Signals
 ) -> None:
     bootstrap = ",".join(broker.bootstrap for broker in cluster)
-    topic = f"outage-{who}-{how.name}-{seconds:g}"
     replicas = [[1 + (p + r) % 3 for r in range(3)] for p in range(PARTITIONS)]
-    new = NewTopic(topic, PARTITIONS, replica_assignment=replicas, config={"retention.ms": "-1"})
-    cluster[0].admin.create_topics([new])[topic].result(30)
-    wait_until(lambda: ends(bootstrap, topic), "all partitions led")
+    topic = cluster[0].create_topic(f"outage-{who}-{how.name}-{seconds:g}", replicas=replicas)
     # The outage of killed brokers includes their start.
     patience = "2 minutes" if how is signal.SIGKILL else "1 minute"
     source = KafkaSource(bootstrap_servers=bootstrap, topics=[topic], value_type="string", give_up_after=patience)

@@ -13,15 +13,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
 from lowmark.sources import SplitsAddition, SplitsRemoval, read_slices
 from lowmark.sources.kafka import KafkaDataLost, KafkaSource, KafkaSplit, KafkaUnavailable
 from lowmark.sources.kafka.consumers import CONSUMERS
 from lowmark.sources.kafka.librdkafka import LibrdkafkaLog
 from lowmark.sources.kit.discovery import DiscoveryFailed
 
-from tests.servers import kafka as kafka_module
-from tests.servers.kafka import Broker, Record, another_broker, kafka_broker
+from tests.servers.kafka import Broker, Record, kafka_broker, kafka_pair
 from tests.servers.local import wait_until
 from tests.worlds.kafka_reading import Reading, source_of
 from tests.worlds.reading import read_tables
@@ -231,26 +229,16 @@ def test_a_broker_that_is_killed_and_comes_back_loses_and_repeats_nothing(own: B
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Broker, Broker]]:
-    """Start two brokers of one cluster, which soon notices the loss of the second."""
-    missed = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n"
-    monkeypatch.setattr(kafka_module, "BROKER_PROPERTIES", kafka_module.BROKER_PROPERTIES + missed)
-    with kafka_broker(tmp_path / "first") as first:
-        second = another_broker(tmp_path / "second", first)
-        try:
-            wait_until(lambda: len(first.admin.list_topics(timeout=5).brokers) == 2, "both brokers in one cluster")
-            yield first, second
-        finally:
-            second.stop()
+def pair(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
+    with kafka_pair(tmp_path) as brokers:
+        yield brokers
 
 
 def test_when_a_leader_dies_another_goes_on_and_nothing_is_lost_or_repeated(
     pair: tuple[Broker, Broker], reading: Read
 ) -> None:
     first, second = pair
-    topic, rows = "handed-over", 10_000
-    led = NewTopic(topic, 2, replica_assignment=[[2, 1], [1, 2]], config={"retention.ms": "-1"})
-    first.admin.create_topics([led])[topic].result(30)
+    topic, rows = first.create_topic(replicas=[[2, 1], [1, 2]]), 10_000
     records = [Record(f"{n:06}" + "x" * 1_000, n % 2, timestamp_ms=(1_000 + n // 2) * 1_000) for n in range(2 * rows)]
     first.produce(topic, records)
     query = reading(source_of(first, topic, columns=["offset", "timestamp"], give_up_after="2 minutes"))
@@ -293,9 +281,7 @@ def test_partitions_of_a_broker_that_stands_still_are_neither_empty_nor_deleted(
 ) -> None:
     """The cluster notices after 2 seconds that the second broker is away; a request to this broker ends after 3."""
     first, second = pair
-    led = NewTopic("apart", 2, replica_assignment=[[1], [2]], config={"retention.ms": "-1"})
-    first.admin.create_topics([led])["apart"].result(30)
-    first._await_partitions("apart", 2)
+    first.create_topic("apart", replicas=[[1], [2]])
     first.produce("apart", [Record(f"{second}", n, timestamp_ms=second * 1_000) for n in (0, 1) for second in (1, 9)])
     query = reading(source_of(first, "apart", give_up_after="2 minutes", columns=["value", "timestamp"]))
     splits = list(query.splits.values())

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.spark.session import SHORT_LIVED_JVM
 
@@ -88,12 +88,15 @@ class Broker:
         except KafkaException:
             return False
 
-    def create_topic(self, name: str | None = None, partitions: int = 1, **config: str) -> str:
+    def create_topic(
+        self, name: str | None = None, partitions: int = 1, replicas: Sequence[Sequence[int]] = (), **config: str
+    ) -> str:
         """Create a topic and return its name when every partition has a leader.
 
         Args:
             name: of the topic; None: a new unique name.
             partitions: their number.
+            replicas: for each partition the numbers of the brokers that hold it, its leader first.
             **config: topic settings, with `_` for `.`. `retention_ms` is unlimited by default, because Kafka
                 would delete records with old event times within minutes.
         """
@@ -101,7 +104,11 @@ class Broker:
 
         name = f"t-{uuid.uuid4().hex[:12]}" if name is None else name
         settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
-        wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        shape: Any = {"num_partitions": partitions, "replication_factor": 1}
+        if replicas:
+            partitions = len(replicas)
+            shape = {"num_partitions": partitions, "replica_assignment": [list(each) for each in replicas]}
+        wanted = NewTopic(name, config=settings, **shape)
         self.admin.create_topics([wanted])[name].result(START_SECONDS)
         self._await_partitions(name, partitions)
         return name
@@ -210,30 +217,36 @@ log.message.timestamp.after.max.ms=9223372036854775807
 """
 
 
+SOON_MISSED = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n"
+"""Properties with which a cluster soon notices a lost broker."""
+
+
 @contextmanager
-def kafka_broker(folder: Path, *, optimized: bool = False) -> Iterator[Broker]:
+def kafka_broker(folder: Path, properties: str = "", *, optimized: bool = False) -> Iterator[Broker]:
     """A Kafka broker (KRaft, one node) with its data and log in `folder`, stopped at the end.
 
-    `optimized` is for benchmarks: its JVM starts later and runs faster.
+    `properties` are lines that come after those of BROKER_PROPERTIES and replace them. `optimized` is for benchmarks:
+    its JVM starts later and runs faster.
 
     Skips or fails the test if Java or the jars are missing.
     """
     java = require_java()
     classpath = ":".join(str(jar) for jar in require_jars("kafka"))
     folder.mkdir(parents=True, exist_ok=True)
-    broker = started(lambda n: _start_broker(java, classpath, folder / f"kafka-{n}", optimized=optimized))
+    described = BROKER_PROPERTIES + properties
+    broker = started(lambda n: _start_broker(java, classpath, folder / f"kafka-{n}", described, optimized=optimized))
     try:
         yield broker
     finally:
         broker.stop()
 
 
-def _start_broker(java: str, classpath: str, folder: Path, *, optimized: bool) -> Broker:
+def _start_broker(java: str, classpath: str, folder: Path, described: str, *, optimized: bool) -> Broker:
     port, controller_port = free_ports(2)
     values = {"host": LOCALHOST, "port": port, "controller_port": controller_port, "data": folder / "data"}
     jvm = [] if optimized else SHORT_LIVED_JVM.split()
     run = [java, *jvm, "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath]
-    return _start_node(run, folder, BROKER_PROPERTIES.format(**values), _kafka_id(), port)
+    return _start_node(run, folder, described.format(**values), _kafka_id(), port)
 
 
 def _kafka_id() -> str:
@@ -255,6 +268,18 @@ def another_broker(folder: Path, first: Broker, node: int = 2) -> Broker:
     properties["log.dirs"] = str(folder / "data")
     text = "".join(f"{name}={value}\n" for name, value in properties.items())
     return _start_node(run, folder, text, cluster, port)
+
+
+@contextmanager
+def kafka_pair(folder: Path) -> Iterator[tuple[Broker, Broker]]:
+    """Two brokers of one cluster; the first is the controller, and soon notices the loss of the second."""
+    with kafka_broker(folder / "first", SOON_MISSED) as first:
+        second = another_broker(folder / "second", first)
+        try:
+            wait_until(lambda: len(first.admin.list_topics(timeout=5).brokers) == 2, "both brokers in one cluster")
+            yield first, second
+        finally:
+            second.stop()
 
 
 def _start_node(run: list[str], folder: Path, described: str, cluster: str, port: int) -> Broker:

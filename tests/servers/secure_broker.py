@@ -7,9 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from tests.servers import kafka as kafka_module
 from tests.servers.kafka import Broker, kafka_broker
 from tests.servers.local import LOCALHOST, free_ports
 
@@ -38,11 +35,9 @@ def secure_broker(folder: Path) -> Iterator[tuple[Broker, str, Mapping[str, str]
     both.write_text(key.read_text() + certificate.read_text())
     [secure] = free_ports(1)
     lines = SECURE.format(host=LOCALHOST, secure=secure, pem=both, password=PASSWORD)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kafka_module, "BROKER_PROPERTIES", kafka_module.BROKER_PROPERTIES + lines)  # the last line counts
-        with kafka_broker(folder / "kafka") as broker:
-            login = {
-                "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "reader",
-                "sasl.password": PASSWORD, "ssl.ca.location": str(certificate),
-            }  # fmt: skip
-            yield broker, f"{LOCALHOST}:{secure}", login
+    with kafka_broker(folder / "kafka", lines) as broker:
+        login = {
+            "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "reader",
+            "sasl.password": PASSWORD, "ssl.ca.location": str(certificate),
+        }  # fmt: skip
+        yield broker, f"{LOCALHOST}:{secure}", login
