@@ -24,6 +24,10 @@ from .stream_run import StreamRun
 log = logging.getLogger("lowmark")
 
 _WRITE_SECONDS = 60.0
+UNREADABLE = (
+    'stream "%s": the file lowmark/%s in the checkpoint cannot be read (%s). The query goes on from its last offset; a '
+    "window may wait for one more row of each split"
+)
 _NOT_LEFT = (
     'stream "%s": the report of a batch could not be left in the checkpoint (%s). The next heartbeat carries it. A '
     "query that is killed before holds for a grace when it is started again"
@@ -154,7 +158,7 @@ def find(
         try:
             farewell = query.farewells.read(request.resumes)
         except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
-            warn_unreadable(stream, request.resumes, failed)
+            log.warning(UNREADABLE, stream, request.resumes, failed)
             continue
         if farewell is not None and _fits(farewell, request):
             return farewell
@@ -173,14 +177,3 @@ def _fits(farewell: Farewell, request: HeartbeatRequest) -> bool:
 def warn_unwritten(stream: str, failed: Exception, *, over: bool) -> None:
     """Log that a report is not in the checkpoint, and the consequence; `over` says whether its run has ended."""
     log.warning(_LAST_NOT_LEFT if over else _NOT_LEFT, stream, failed)
-
-
-def warn_unreadable(stream: str, token: str | None, failed: Exception) -> None:
-    """Log that a farewell cannot be read, and the consequence."""
-    log.warning(
-        'stream "%s": the file lowmark/%s in the checkpoint cannot be read (%s). The query goes on from its last '
-        "offset; a window may wait for one more row of each split",
-        stream,
-        token,
-        failed,
-    )

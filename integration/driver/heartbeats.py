@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -18,6 +19,8 @@ from .reports import Reports
 from .runs import Runs
 from .stream import Stream
 from .stream_run import StreamRun
+
+log = logging.getLogger("lowmark")
 
 _LISTEN_US = 1_000_000
 """An idle query's reader asks so often, because a person may have left a split out meanwhile."""
@@ -166,7 +169,7 @@ def _restored(
         try:
             run = attach(state=left_behind.state or request.state)
         except CorruptSnapshot as corrupt:
-            farewells.warn_unreadable(stream.name, request.resumes, corrupt)
+            log.warning(farewells.UNREADABLE, stream.name, request.resumes, corrupt)
             left_behind = None
     if run is None:
         try:
