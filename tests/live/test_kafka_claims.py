@@ -302,7 +302,7 @@ def test_a_partition_without_an_answer_claims_nothing_and_stalls_nobody_for_long
 
     assert claimed == [{f"{topic}/1": times_ms[5] * 1_000}] * 2
     assert spent_seconds[0] < 5.0
-    assert spent_seconds[1] < 0.5, "it is not looked at again for a while"
+    assert spent_seconds[1] < 1.5, "it is not looked at again for a while, and a look takes 2 seconds"
     assert planner.metrics.values()["unanswered_partitions"] == 1
 
 
