@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowmark.integration.errors import AuditImpossible
-from lowmark.sources.kafka.client import KafkaClient, Topic
+from lowmark.sources.kafka.client import KafkaClient
 from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
+from lowmark.sources.kafka.topics import Topic
 from lowmark.watermark import format_time_us
 from lowmark.watermark.printable import some_of
 

@@ -6,12 +6,10 @@ the allowed time is over. A client must not be used after a fork: clients are ma
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FuturesTimeout
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lowmark.sources.kit.patience import Patience
@@ -21,6 +19,7 @@ from .errors import KafkaTopicMissing, KafkaUnavailable
 from .librdkafka import ClientErrors, LibrdkafkaLog, created, may_pass
 from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
+from .topics import Topic, matches
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -41,15 +40,6 @@ GREETING_SECONDS = 2.0
 asked while no broker can be reached would wait until its time is over, even if a broker comes back."""
 FIRST_ANSWER_SECONDS = 5.0
 """An address that refuses or cannot be found for this long, and never answered, is wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic on the brokers."""
-
-    name: str
-    topic_id: str  # distinguishes it from an earlier topic of that name (KIP-516); "" if brokers are too old for ids
-    partitions: tuple[int, ...]
 
 
 Described = tuple[dict[str, Topic], dict[str, Exception]]
@@ -113,12 +103,7 @@ class KafkaClient:
         def answer() -> Described:
             absent = {KafkaError.UNKNOWN_TOPIC_OR_PART}
             found, failed = self._ask_each(action, names, ask, absent=absent, patience_seconds=patience_seconds)
-            topics = {
-                name: Topic(name, _topic_id(each), tuple(sorted(partition.id for partition in each.partitions)))
-                for name, each in found.items()
-                if each is not None
-            }
-            return topics, failed
+            return {name: Topic.of(name, each) for name, each in found.items() if each is not None}, failed
 
         return answer
 
@@ -401,18 +386,3 @@ def _kafka_error(failed: Any) -> Any:
     """Return the KafkaError in an exception of confluent_kafka; else what was given."""
     first = failed.args[0] if isinstance(failed, Exception) and failed.args else None
     return first if hasattr(first, "code") else failed
-
-
-def matches(pattern: str, topic: str) -> bool:
-    """Whether a pattern matches a whole name; internal topics (`__...`) only if the pattern begins so too.
-
-    >>> matches("ord.*", "orders"), matches(".*", "__consumer_offsets")
-    (True, False)
-    """
-    return re.fullmatch(pattern, topic) is not None and (pattern.startswith("__") or not topic.startswith("__"))
-
-
-def _topic_id(description: Any) -> str:
-    topic_id = getattr(description, "topic_id", None)
-    text = "" if topic_id is None else str(topic_id)
-    return "" if set(text) <= {"A"} else text  # all zero in base64 means unknown

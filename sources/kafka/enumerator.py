@@ -19,11 +19,12 @@ from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext
 from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator, still_wanted
 from lowmark.sources.serializer import DataclassSerializer
 
-from .client import KafkaClient, Topic, matches
+from .client import KafkaClient
 from .errors import KafkaTopicMissing
 from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
 from .split import KafkaSplit, split_id
+from .topics import Topic, matches
 
 DOUBTS = 3
 DOUBT_SECONDS = 1.0

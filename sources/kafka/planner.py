@@ -11,12 +11,13 @@ from lowmark.sources.api import EARLIEST_US, SplitEnd
 from lowmark.sources.kit.asking_planner import AskingPlanner
 from lowmark.watermark.printable import counted, some_of
 
-from .client import KafkaClient, Topic
+from .client import KafkaClient
 from .consumers import CONSUMERS, ConsumerCache
 from .first_rows import FirstRow, FirstRows
 from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
 from .split import DataLoss, KafkaSplit, other_topic
+from .topics import Topic
 
 PATIENCE_SECONDS = 2.0
 """How long partitions without an answer are asked again by one call; the next batch asks again."""

@@ -29,7 +29,6 @@ from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, Sp
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark.printable import counted
 
-from .client import Topic
 from .columns import KafkaColumns
 from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
 from .errors import KafkaUnavailable
@@ -37,6 +36,7 @@ from .librdkafka import may_pass, offset_of, partition_of
 from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
 from .split import DataLoss, KafkaSplit, other_topic
+from .topics import Topic
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message

@@ -19,7 +19,7 @@ from lowmark.sources.kafka import (
     KafkaSplit,
     KafkaUnavailable,
 )
-from lowmark.sources.kafka.client import Described, KafkaClient, Topic
+from lowmark.sources.kafka.client import Described, KafkaClient
 from lowmark.sources.kafka.columns import KafkaColumns
 from lowmark.sources.kafka.consumers import ConsumerCache
 from lowmark.sources.kafka.enumerator import (
@@ -29,6 +29,7 @@ from lowmark.sources.kafka.first_rows import LOOK_SECONDS, RETRY_SECONDS, FirstR
 from lowmark.sources.kafka.planner import DOUBTS, KafkaPlanner
 from lowmark.sources.kafka.reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
 from lowmark.sources.kafka.settings import KafkaSettings
+from lowmark.sources.kafka.topics import Topic
 from lowmark.sources.kit.asking_planner import FORGET_SECONDS
 
 SECOND = 1_000_000

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from lowmark.sources.kafka import KafkaUnavailable
-from lowmark.sources.kafka.client import KafkaClient, Topic
+from lowmark.sources.kafka.client import KafkaClient
 from lowmark.sources.kafka.offsets import KafkaOffsets
 from lowmark.sources.kafka.settings import KafkaSettings
+from lowmark.sources.kafka.topics import Topic
 
 
 class Answers:

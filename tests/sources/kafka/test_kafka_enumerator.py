@@ -14,7 +14,6 @@ from lowmark.sources.kafka import (
     KafkaSplit,
     KafkaTopicMissing,
 )
-from lowmark.sources.kafka.client import Topic
 from lowmark.sources.kafka.consumers import ConsumerCache
 from lowmark.sources.kafka.enumerator import (
     KafkaEnumerator,
@@ -27,6 +26,7 @@ from lowmark.sources.kafka.enumerator import (
 )
 from lowmark.sources.kafka.planner import KafkaPlanner
 from lowmark.sources.kafka.settings import KafkaSettings
+from lowmark.sources.kafka.topics import Topic
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveryFailed
 from lowmark.sources.testing import ManualEnumeratorContext
 

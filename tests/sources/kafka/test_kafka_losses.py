@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 from lowmark.sources.api import SplitEnd
 from lowmark.sources.kafka import KafkaDataLost, KafkaUnavailable
-from lowmark.sources.kafka.client import Topic
 from lowmark.sources.kafka.reader import KafkaSplitReader
+from lowmark.sources.kafka.topics import Topic
 
 from tests.sources.kafka.test_kafka import (
     ScriptedCache,
