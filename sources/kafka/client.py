@@ -218,16 +218,18 @@ class KafkaClient:
         found = {partition: at for partition, at in given.items() if isinstance(at, int)}
         ask = {partition: fallback if at is None else at for partition, at in given.items() if not isinstance(at, int)}
         simple = {each: spec for each, spec in ask.items() if spec.kind in ("earliest", "latest", "timestamp")}
+        timed = {each: KafkaOffsets.latest() for each, spec in simple.items() if spec.kind == "timestamp"}
+        ends, _ = self.positions(timed, action)  # first, because a record that comes meanwhile may have the time
         answers, _ = self.positions(simple, action)
-        found |= {partition: offset for partition, offset in answers.items() if offset is not None}
-        # The remaining partitions had no record at their time, or have a fallback that has to be looked up.
+        for offsets in (ends, answers):
+            found |= {partition: offset for partition, offset in offsets.items() if offset is not None}
+        # The remaining partitions have a fallback that has to be looked up.
         again: dict[KafkaOffsets, list[TopicPartitionId]] = {}
         for partition, spec in ask.items():
-            if partition in found:
-                continue
-            if partition in simple and spec.kind != "timestamp":
+            if partition not in simple:
+                again.setdefault(spec, []).append(partition)
+            elif partition not in found:
                 raise KafkaTopicMissing((f"{partition[0]}/{partition[1]}",), self._settings.place)
-            again.setdefault(KafkaOffsets.latest() if partition in simple else spec, []).append(partition)
         for spec, those in again.items():
             found |= self.resolve(those, spec, otherwise, action)
         return found

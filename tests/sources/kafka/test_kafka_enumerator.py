@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -87,6 +88,21 @@ def test_first_partitions_begin_where_they_shall(start: KafkaOffsets, expected: 
     _, context = enumerated(client, start=start)
 
     assert [found(context)[f"orders/{n}"][0] for n in (0, 1)] == expected
+
+
+def test_a_record_that_comes_while_its_time_is_looked_up_is_read() -> None:
+    """The record at offset n is of second n, and one comes after each question."""
+
+    class Growing(ScriptedClient):
+        def positions_of_each(self, wanted: Any, action: str, **more: Any) -> Any:
+            answers = super().positions_of_each(wanted, action, **more)
+            begin, end = self.there["orders"][0]
+            self.there["orders"][0] = begin, end + bool(wanted[0])
+            return answers
+
+    _, context = enumerated(Growing(orders={0: (0, 5)}), start=KafkaOffsets.timestamp(5_000_000))
+
+    assert found(context)["orders/0"][0] == 5
 
 
 def test_later_partitions_begin_at_their_first_record_also_after_a_restart() -> None:
