@@ -37,7 +37,8 @@ partitions have new leaders within seconds. The time grows up to `LONGEST_REQUES
 LONGEST_REQUEST_SECONDS = 10.0
 GREETING_SECONDS = 2.0
 """How long a new client may take to hear of the cluster, after an earlier client has failed. Without this, a question
-asked while no broker can be reached would wait until its time is over, even if a broker comes back."""
+asked while no broker can be reached would wait until its time is over, even if a broker comes back. The time doubles,
+up to `LONGEST_REQUEST_SECONDS`, because brokers that are slow or far away take several answers to be reached."""
 FIRST_ANSWER_SECONDS = 5.0
 """An address that refuses or cannot be found for this long, and never answered, is wrong."""
 
@@ -66,7 +67,8 @@ class KafkaClient:
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._settings, self._now_seconds, self.pause = settings, now_seconds, wait
-        self._reached, self._greet, self._request_limit_seconds = reached, False, REQUEST_SECONDS
+        self._reached, self._greet = reached, False
+        self._request_limit_seconds, self._greeting_limit_seconds = REQUEST_SECONDS, GREETING_SECONDS
         self._patience_seconds = settings.give_up_seconds if patience_seconds is None else patience_seconds
         self._admin: AdminClient | None = None
         # The options are for consumers; an admin client warns of options without meaning for it.
@@ -98,7 +100,8 @@ class KafkaClient:
                 return sent.pop()
             return dict(self._connected().describe_topics(TopicCollection(list(left)), request_timeout=seconds))
 
-        sent.append(ask(names, self._request_seconds(self._patience_seconds)))
+        if not self._greet:  # a new client greets first
+            sent.append(ask(names, self._request_seconds(self._patience_seconds)))
 
         def answer() -> Described:
             absent = {KafkaError.UNKNOWN_TOPIC_OR_PART}
@@ -337,16 +340,21 @@ class KafkaClient:
 
         if not self._greet:
             return None
+        seconds, began_seconds = self._greeting_limit_seconds, self._now_seconds()
         try:
-            self._connected().describe_cluster(request_timeout=GREETING_SECONDS).result(GREETING_SECONDS + 1.0)
+            self._connected().describe_cluster(request_timeout=seconds).result(seconds + 1.0)
         except (KafkaException, FuturesTimeout) as failed:
             self._poll()
+            self._greeting_limit_seconds = min(LONGEST_REQUEST_SECONDS, 2 * seconds)
             return failed
+        self._greeting_limit_seconds = max(GREETING_SECONDS, 2 * (self._now_seconds() - began_seconds))
         self._greet, self._reached = False, True
         return None
 
     def _request_seconds(self, left_seconds: float) -> float:
-        return min(self._request_limit_seconds if self._reached else REQUEST_SECONDS, max(0.5, left_seconds))
+        # A greeting takes four answers or more, so a part of its time is enough for one.
+        least_seconds = self._greeting_limit_seconds / 4
+        return min(self._request_limit_seconds if self._reached else REQUEST_SECONDS, max(least_seconds, left_seconds))
 
     def _hopeless(self, failed: Exception, spent_seconds: float) -> bool:
         """Whether asking again cannot help: the login was refused, the error stays, or the address is wrong."""

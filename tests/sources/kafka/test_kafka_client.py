@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,6 +115,44 @@ def test_a_request_waits_seconds_for_a_broker_that_died_and_longer_for_brokers_t
     assert admin.limits_seconds[:4] == pytest.approx([3.0, 3.0, 6.0, 10.0]), "the first may have met a broker that died"
     assert max(admin.limits_seconds) == 10.0, "however long it was in vain"
     assert admin.limits_seconds[-1] == 3.0, "after quick answers"
+
+
+@pytest.mark.parametrize("seconds", [2.0, 60.0])
+def test_brokers_that_are_far_away_are_reached(seconds: float) -> None:
+    """The first answer over a new connection takes four times as long as a later one."""
+
+    class Far(Answers):
+        known_client = 0
+
+        def taking(self, takes_seconds: float, limit_seconds: float, answered: Any) -> Any:
+            def result(_seconds: float) -> Any:
+                client.now += min(takes_seconds, limit_seconds)
+                if takes_seconds > limit_seconds:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                return answered
+
+            return SimpleNamespace(result=result)
+
+        def describe_cluster(self, request_timeout: float) -> Any:
+            if request_timeout > 4.8:
+                self.known_client = client.made
+            return self.taking(4.8, request_timeout, None)
+
+        def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
+            answered = super().describe_topics(topics, request_timeout)["orders"].result(0)
+            takes_seconds = 1.2 if self.known_client == client.made else 4.8
+            return {"orders": self.taking(takes_seconds, request_timeout, answered)}
+
+    client = Asking(Far(0, KafkaError._TIMED_OUT), seconds=seconds)
+
+    def ask() -> list[str]:
+        with suppress(KafkaUnavailable):
+            return list(client.topics(["orders"]))
+        return []
+
+    assert ["orders"] in [ask() for _ in range(5)]
+    client._renew()
+    assert ask() == ["orders"], "the next new client is given as much time"
 
 
 def test_topics_are_listed_again_by_a_new_client_until_a_broker_answers() -> None:
