@@ -118,6 +118,7 @@ def may_pass(error: Any) -> bool:
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
         KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
         KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION, KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,  # a disk of the leader is broken, so the partition gets another leader
         KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,  # a leader has just moved
         KafkaError._NOENT, KafkaError.BROKER_NOT_AVAILABLE,  # noqa: SLF001  # none of the partitions has a leader
         -137,  # _DESTROY_BROKER, a name that older clients lack: the client dropped a broker that it was asking

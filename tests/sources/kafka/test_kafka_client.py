@@ -77,6 +77,7 @@ class Asking(KafkaClient):
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError._NOENT,
         KafkaError._DESTROY_BROKER,
+        KafkaError.KAFKA_STORAGE_ERROR,
     ],
 )
 def test_a_broker_that_is_away_is_asked_again_after_growing_pauses_each_time_by_a_new_client(code: int) -> None:
