@@ -28,6 +28,7 @@ from .errors import InvalidFileOption
 _WILD = re.compile(r"[*?\[{]")
 _PARAMETERS = re.compile(r"\?[a-z_]+=[^*?\[{]*$")
 _ANY = re.compile(".*", re.DOTALL)
+_BUCKETS = frozenset({"s3", "gcs", "abfs"})  # where a folder without a file is not there
 _TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^]]*\]|\{[^}]*\}|.", re.DOTALL)
 
 
@@ -66,14 +67,20 @@ class FileListing:
         info = self.filesystem.get_file_info(self.path(name))
         return _split(info, name) if info.type == fs.FileType.File else None
 
-    def files(self) -> list[FileSplit]:
-        """Return all files, the oldest first, each once."""
+    def files(self, *, deleted: bool = False) -> list[FileSplit]:
+        """Return all files, the oldest first, each once.
+
+        Args:
+            deleted: whether there were files, which may all be deleted: then a bucket has not even their folder.
+        """
         if isinstance(self.filesystem, fs.PyFileSystem) and isinstance(self.filesystem.handler, fs.FSSpecHandler):
             # Many of fsspec's keep a listing for ever. The stubs take them for Arrow's.
             self.filesystem.handler.fs.invalidate_cache()  # type: ignore[union-attr]
         found: dict[str, FileSplit] = {}
+        gone = deleted and self.filesystem.type_name in _BUCKETS
         for place in self.places:
-            for info in self.filesystem.get_file_info(fs.FileSelector(place.folder, recursive=place.deep)):
+            chosen = fs.FileSelector(place.folder, recursive=place.deep, allow_not_found=gone)
+            for info in self.filesystem.get_file_info(chosen):
                 path = _path(info)
                 below = _below(path, place.folder)
                 if info.type == fs.FileType.File and not _hidden(below) and place.pattern.fullmatch(below):

@@ -205,7 +205,10 @@ class FileSource(SimpleSource[FileSplit]):
         return pa.schema([found.field(name) for name in names])
 
     def discover(self) -> Sequence[FileSplit]:
-        files = self.listing.files()
+        return self._discover()
+
+    def _discover(self, *, again: bool = False) -> Sequence[FileSplit]:
+        files = self.listing.files(deleted=again)
         if self._modified_after_us is not None:
             files = [file for file in files if file.modified_us > self._modified_after_us]
         if self._min_age_us is not None:
@@ -215,9 +218,17 @@ class FileSource(SimpleSource[FileSplit]):
     def restore_enumerator(
         self, context: SplitEnumeratorContext[FileSplit], state: DiscoveredSplits[FileSplit]
     ) -> SplitEnumerator[FileSplit, DiscoveredSplits[FileSplit]]:
+        again = state.discovered
+
+        def discover() -> Sequence[FileSplit]:
+            nonlocal again
+            found = self._discover(again=again)
+            again = True
+            return found
+
         return DiscoveringEnumerator(
             context,
-            self.discover,
+            discover,
             period_seconds=self._period_seconds,
             bounded=self.bounded,
             known=_with_root(self.listing.root, state),
