@@ -17,7 +17,7 @@ from lowmark.integration.transport.split_key import split_name
 from lowmark.sources.kafka.client import KafkaClient
 from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
 from lowmark.sources.kafka.errors import KafkaUnavailable
-from lowmark.sources.kafka.librdkafka import LibrdkafkaLog, partition_of
+from lowmark.sources.kafka.librdkafka import LibrdkafkaLog, may_pass, partition_of
 from lowmark.sources.kafka.offsets import TopicPartitionId
 from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES, collecting_nothing, fetch_properties
 from lowmark.sources.kafka.settings import KafkaSettings
@@ -303,11 +303,9 @@ class _Reading:
             KafkaError._UNKNOWN_TOPIC,
         ):
             self._look()
-        elif (not error.retriable() and error.fatal()) or error.code() in (
-            KafkaError.TOPIC_AUTHORIZATION_FAILED,
-            KafkaError.GROUP_AUTHORIZATION_FAILED,
-        ):
-            self.why_short = error.str()
+        elif not may_pass(error):
+            where = f"{split_name(partition)}: " if partition in self._ends else ""
+            self.why_short = f"{where}{error.str()}"
 
     def _end(self, partition: TopicPartitionId) -> None:
         from confluent_kafka import TopicPartition

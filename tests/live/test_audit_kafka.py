@@ -308,6 +308,19 @@ def test_a_partition_without_a_leader_is_left_out_and_named(tmp_path: Path, monk
     assert f"partitions whose leader gives no answer are left out: {topic}/1" in report.notes
 
 
+def test_a_record_that_the_disk_of_a_broker_has_changed_ends_the_reading_and_is_named(tmp_path: Path) -> None:
+    with kafka_broker(tmp_path) as broker:
+        topic = broker.create_topic()
+        for at in (1_700_000_001, 1_700_000_002, 1_700_000_003):
+            broker.produce(topic, [Record(f'{{"at": {at}}}')])  # a batch of its own
+        broker.damage(topic, b"1700000002", b"1700009002")
+        report = audited(broker, topic, "$.at")
+
+    assert [split.profile.rows for split in report.splits] == [1]
+    assert not report.complete
+    assert any(f"not all was read: {topic}/0: " in note and "failed CRC32C check" in note for note in report.notes)
+
+
 def test_ctrl_c_gives_the_answer_so_far(kafka: Broker) -> None:
     topic = kafka.create_topic(partitions=2)
     kafka.produce(topic, orders(20_000, partitions=2, pad=500))

@@ -311,6 +311,18 @@ def test_partitions_of_a_broker_that_stands_still_are_neither_empty_nor_deleted(
     assert sorted(values) == ["1", "1", "9", "9"]
 
 
+def test_a_record_that_the_disk_of_a_broker_has_changed_is_no_row(own: Broker) -> None:
+    """Brokers send what is on the disk; the checksum of the batch tells the change, as to Spark's own source."""
+    topic = own.create_topic()
+    for value in ("amount 1", "amount 2", "amount 3"):
+        own.produce(topic, [Record(value)])  # a batch of its own
+    own.damage(topic, b"amount 2", b"amount 9")
+
+    with pytest.raises(KafkaUnavailable, match=f"cannot read split '{topic}/0' .*offset 1 .* failed CRC32C check"):
+        read_tables(source_of(own, topic), [whole(topic, 3)])
+    assert read_tables(source_of(own, topic), [whole(topic, 1)])[f"{topic}/0"]["value"].to_pylist() == [b"amount 1"]
+
+
 def test_a_broker_that_stands_still_is_waited_for(own: Broker, reading: Read) -> None:
     topic = own.create_topic()
     own.produce(topic, numbers(1, 2, 3))

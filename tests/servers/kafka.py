@@ -178,6 +178,18 @@ class Broker:
         asked = self.admin.list_offsets({TopicPartition(topic, n): OffsetSpec.latest() for n in numbers})
         return {each.partition: future.result(START_SECONDS).offset for each, future in sorted(asked.items())}
 
+    def damage(self, topic: str, was: bytes, now: bytes) -> None:
+        """Change bytes of partition 0 on the disk, once, as a broken disk does; the broker is restarted for it."""
+        self.stop()
+        properties = Path(self.process.command[-1]).read_text()
+        [data] = [line.partition("=")[2] for line in properties.splitlines() if line.startswith("log.dirs=")]
+        [log] = Path(data, f"{topic}-0").glob("*.log")
+        before = log.read_bytes()
+        if before.count(was) != 1 or len(was) != len(now):
+            raise ServerError(f"{log} has {was!r} {before.count(was)} times, expected once")
+        log.write_bytes(before.replace(was, now))
+        self.restart()
+
     def stop(self) -> None:
         """Stop in good order."""
         self.process.stop()
