@@ -48,6 +48,7 @@ _PIECE_BYTES = _PIECE_ROWS * _GUESSED_ROW_BYTES  # of JSON
 _GUESSED_PACKING = 5  # guessed ratio of gzip
 _BRONZE = ("topic", "partition")
 _IS = "is", "are"
+_LEAST_BYTES = 4_096  # a CSV file of more bytes has a row
 _MOST_SPLITS = 100_000
 _UNREADABLE_NAMED = 3
 _MOST_BYTES = 1 << 28
@@ -441,6 +442,10 @@ def _csv(
     """Pieces of the wanted columns. `leave_out` is called with each row of another length than the first."""
     from pyarrow import csv
 
+    with _stream(file) as raw:
+        begin = raw.read(_LEAST_BYTES)
+        if len(begin.strip().splitlines()) < 2 and not raw.read(1):  # Arrow refuses a file without a row
+            return
     parse = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")
     with _stream(file) as raw, csv.open_csv(raw, parse_options=parse) as opened:
         schema = opened.schema

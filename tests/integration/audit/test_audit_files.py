@@ -73,7 +73,9 @@ def test_the_name_beside_a_bar_ends_before_the_bar(tmp_path: Path, name: str) ->
 
 
 def test_two_files_of_one_name_in_two_folders_are_two_splits(tmp_path: Path) -> None:
-    write(tmp_path, {"day=2/part-0.json": rows(100, first=500), "day=1/part-0.json": rows(100), "day=3/no.csv": ""})
+    write(
+        tmp_path, {"day=2/part-0.json": rows(100, first=500), "day=1/part-0.json": rows(100), "day=3/no.csv": "no\n1\n"}
+    )
     found = audited(tmp_path)
     assert {split.name: split.profile.rows for split in found.splits} == {
         "day=1/part-0.json": 100,
@@ -219,6 +221,16 @@ def test_a_value_in_quotes_may_have_line_breaks_in_a_csv_larger_than_a_block(tmp
     write(tmp_path, {"a.csv": "at,text\n" + "".join(f'{START_S + n},"{value}"\n' for n in range(7))})
     found = audited(tmp_path)
     assert (found.rows, found.complete) == (7, True)
+
+
+@pytest.mark.parametrize("text", ["", "\n \n", "at,shop", "at,shop\n"])
+def test_a_csv_file_without_a_row_is_read(tmp_path: Path, text: str) -> None:
+    """As by Spark and by `FileSource`. Arrow refuses the first three."""
+    write(tmp_path, {"a.csv": text, "b.csv": f"at,shop\n{START_S},x\n", "c.csv": text})
+    (tmp_path / "d.csv.gz").write_bytes(gzip.compress(text.encode()))
+    found = audited(tmp_path)
+    assert (found.rows, found.complete) == (1, True)
+    assert not any("cannot be read" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("first", [0, 100_000], ids=["at the top", "after a block"])
