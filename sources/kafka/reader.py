@@ -403,12 +403,18 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
         Return whether the broker answered where the partition begins and ends.
         """
-        from confluent_kafka import KafkaException
-
+        # By the client, because a consumer's `get_watermark_offsets` gives the end as the begin if the question for the
+        # begin fails (`rd_kafka_query_wmark_offsets_resp_cb` of librdkafka 2.16 drops the error).
+        questions = [{each.key: KafkaOffsets.earliest()}, {each.key: KafkaOffsets.latest()}]
+        action = f"look up where the partition of split {each.split.split_id!r} begins and ends"
         try:
-            low, high = self._used.consumer.get_watermark_offsets(each.at_position(), timeout=10.0)
-        except KafkaException as failed:
-            self._used.errors.said = str(failed)
+            begin, end = self._used.client.positions_of_each(questions, action, patience_seconds=0.0, stable=False)
+        except KafkaUnavailable as silent:
+            begin = end = {}, {each.key: silent}
+        low, high = begin[0].get(each.key), end[0].get(each.key)
+        if low is None or high is None:
+            failed = {**begin[1], **end[1]}.get(each.key, "the partition is not known")
+            self._used.errors.said = f"cannot {action}: {self._used.client.cause(failed)}"
             self._seek(each)  # ask again
             return False
         there = self._topics_there([each])

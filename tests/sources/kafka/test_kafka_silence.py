@@ -100,6 +100,8 @@ def test_a_look_at_the_ends_that_fails_is_no_sign_of_life() -> None:
     """A broker that says "out of range" and does not answer where the partition ends would be asked for ever."""
     out_of_range = event(KafkaError._AUTO_OFFSET_RESET)
     reader = reader_of(ScriptedConsumer([[message(0)], *[[out_of_range]] * 40]), split(stop=9), step=5.0)
+    assert isinstance(reader._consumers, ScriptedCache)
+    reader._consumers.client.silent.add(("orders", 0))
 
     with pytest.raises(KafkaUnavailable, match=r"cannot read split 'orders/0' from offset 1 to 9, tried for \d+ s"):
         read(reader, 40)
