@@ -226,13 +226,13 @@ class KinesisClient:
                 if _code(error) in REFUSED:
                     forget(client)
                 cause = self._passing_cause(error, action, asked)
-            except UnicodeDecodeError as error:
-                cause = f"the answer is not one of Kinesis ({described(error)})"
             except (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError) as error:
                 cause = without_login(described(error))
             except exceptions.BotoCoreError as error:
                 forget(client)
                 raise KinesisRefused(self.settings.place, action, described(error)) from None
+            except (AttributeError, TypeError, ValueError) as error:  # botocore takes any JSON for an object
+                cause = f"the answer is not one of Kinesis ({described(error)})"
             else:
                 if ANSWERS[operation] in answer:
                     self._set_clock(answer, asked_ms)

@@ -392,7 +392,7 @@ def answering(status: int, body: bytes) -> Iterator[KinesisClient]:
 
 @pytest.mark.usefixtures("no_credentials")
 @pytest.mark.parametrize("status", [200, 502])
-@pytest.mark.parametrize("body", [b"<html>Sign in</html>", b"\xff\xfe", b""])
+@pytest.mark.parametrize("body", [b"<html>Sign in</html>", b"\xff\xfe", b"", b"[]", b"null", b'"busy"'])
 def test_an_answer_that_is_not_of_kinesis_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch, status: int, body: bytes
 ) -> None:
