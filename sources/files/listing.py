@@ -5,9 +5,9 @@
     "s3://bucket/data"            a URI of Arrow's file systems, else of fsspec's, if that is installed; its parameters
                                   come last, as in "s3://bucket/data?region=eu-central-1"
 
-As in Spark, names that begin with "." or "_" or end with "._COPYING_" (Hadoop's copies) are left out, and files in
-folders of such names, because these are files still being written, or markers. "_" is fine in a partition's folder
-("_day=1").
+As in Spark, names that begin with "." or "_" or end with "._COPYING_" (Hadoop's copies) or "_$folder$" (Hadoop's
+empty objects for folders of a bucket) are left out, and files in folders of such names, because these are files still
+being written, or markers. "_" is fine in a partition's folder ("_day=1").
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _in_class(characters: str) -> str:
 
 def _hidden(below: str) -> bool:
     return any(
-        name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
+        name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith(("._COPYING_", "_$folder$"))
         for name in below.split("/")
     )
 

@@ -278,7 +278,7 @@ def names(source: FileSource) -> list[str]:
 def tree(tmp_path: Path) -> Path:
     for index, name in enumerate(["b.csv", "a.csv", "x.txt", "d1/c.csv", "d1/d2/e.csv", "d3/f[1].csv",
                                   ".hidden.csv", "_SUCCESS", "_tmp/g.csv", "_day=1/h.csv", "d1/.h/i.csv",
-                                  "j.csv._COPYING_"]):  # fmt: skip
+                                  "j.csv._COPYING_", "k_$folder$"]):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("id\n1\n")
         touch(tmp_path / name, 1_000 + index)
