@@ -70,11 +70,16 @@ class FarewellFiles:
                 raise
 
     def read(self, token: str) -> Farewell | None:
-        """Return the farewell of a run, None without one. Raises `msgspec.DecodeError` for a file that is none."""
+        """Return the farewell of a run, None without one. Raises `msgspec.DecodeError` for a file that is none.
+
+        A farewell of a batch that is not committed here is none: Spark's files were set back, as by a copy from before,
+        and rows that are read again would be late.
+        """
         if not _TOKEN.fullmatch(token):
             return None  # a path, in an offset from an unknown writer
         text = self._store.read(f"lowmark/{token}")
-        return None if text is None else msgspec.json.decode(text, type=Farewell)
+        farewell = None if text is None else msgspec.json.decode(text, type=Farewell)
+        return farewell if farewell is not None and self.committed(farewell.batch_id) else None
 
     def read_done(self, name: str) -> str | None:
         return self._store.read(f"lowmark/{name}")

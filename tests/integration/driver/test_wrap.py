@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -148,6 +149,26 @@ def test_a_restart_goes_on_where_the_checkpoint_stands(
         (500, "fast", 1), (510, "fast", 1), (520, "fast", 1), (530, "fast", 1), (700, "fast", 1),
     ]  # fmt: skip
     assert ran.dropped == 0
+
+
+def test_a_checkpoint_of_before_the_last_report_loses_no_row(
+    spark: SparkSession, feed: Feed, checkpoint: str, tmp_path: Path
+) -> None:
+    """A copy of a running query's checkpoint may have Spark's files of an earlier batch than the last report."""
+    with LowWatermarkService(spark) as service:
+        ran = run(windows(wrapped(service, feed), "split"), feed, SKEWED[:1], checkpoint)
+        shutil.copytree(checkpoint, tmp_path / "copy", ignore=shutil.ignore_patterns("lowmark"))
+        for batch in (*SKEWED[1:], *END):
+            feed.put(*batch)
+            ran.settle()
+        ran.query.stop()
+    Path(checkpoint, "lowmark").rename(tmp_path / "copy/lowmark")
+    with LowWatermarkService(spark) as service:
+        ran = start(windows(wrapped(service, feed), "split"), str(tmp_path / "copy"))
+        ran.settle()
+        ran.query.stop()
+    assert ran.dropped == 0
+    assert sorted(ran.rows) == sorted((*window, n) for window, n in CLOSED.items())
 
 
 def test_a_join_of_two_wrapped_streams_follows_the_slower(

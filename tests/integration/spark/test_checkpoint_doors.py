@@ -278,7 +278,9 @@ def test_a_token_that_is_a_path_names_no_farewell(kafka: Path, monkeypatch: pyte
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.timeout(60)
 def test_a_farewell_is_a_file_of_the_checkpoint(tmp_path: Path, kafka: Path, kind: str) -> None:
-    farewell = Farewell("ab12", 3, 7, "state")
+    farewell = Farewell("ab12", 3, 2, "state")
+    (kafka / "commits").mkdir(exist_ok=True)
+    (kafka / "commits/2").touch()
     files = FarewellFiles(None, str(kafka))  # type: ignore[arg-type]
     vars(files)["_opened"] = LocalStore(kafka)
     files.write(farewell)
