@@ -258,7 +258,12 @@ class Marking:
         files = query.farewells
         try:
             text = files.read_done(self.file)
-            return self._first_kept(query) if text is None else msgspec.json.decode(text, type=Kept)
+            if text is None:
+                return self._first_kept(query)
+            kept = msgspec.json.decode(text, type=Kept)
+            done, _ = files.newest_commit()
+            # Spark's files may have been set back; then later batches come again, and may have other rows.
+            return msgspec.structs.replace(kept, batch_id=min(kept.batch_id, -1 if done is None else done))
         except (msgspec.DecodeError, UnicodeDecodeError) as broken:
             fact = f"lowmark/{self.file} is not as mark_done has written it ({broken})"
             hint = "bring the file back; or remove it, and mark the partitions that were open by hand."

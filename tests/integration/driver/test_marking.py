@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_read_once_loses_no_mark() -> None:
             raise found
         return found
 
-    marking, query = marking_of(act, (None, None))
+    marking, query = marking_of(act, (100, 17 * HOUR_US // 2))
     query.farewells.read_done, query.farewells.write_done = read, lambda *_: written.append("written")
     for text in (
         r"lowmark/done-\w{16}, which has the partitions .* cannot be read or begun \(503 Slow Down\). Hint: start",
@@ -127,6 +127,25 @@ def test_a_file_that_cannot_be_read_once_loses_no_mark() -> None:
     assert are_marked.wait(5)
     marking.stop()
     assert marked == [f"hour={hour:02}" for hour in (8, 9, 10, 11)]
+
+
+def test_a_batch_with_other_rows_that_comes_again_because_the_checkpoint_was_set_back_loses_no_mark() -> None:
+    """The file is of batch 9, and Spark goes on behind batch 4: batch 5 comes again, with rows of another hour."""
+    marked, are_marked = list[tuple[str, tuple[str, ...]]](), threading.Event()
+
+    def act(partition: DonePartition) -> None:
+        marked.append((partition.name, partition.empty_before))
+        if partition.name == "hour=11":
+            are_marked.set()
+
+    marking, query = marking_of(act, (4, 8 * HOUR_US))
+    query.farewells.read_done = lambda _: msgspec.json.encode(Kept(9, (), 8, 8 * HOUR_US)).decode()
+    marking.begin(query)
+    marking.take(batch(5, 10, until_us=9 * HOUR_US), query)
+    marking.take(batch(6, 11, until_us=12 * HOUR_US), query)
+    are_marked.wait(2)
+    marking.stop()
+    assert marked == [("hour=10", ("hour=08", "hour=09")), ("hour=11", ())]
 
 
 def test_partitions_of_another_length_are_refused_because_the_checkpoint_has_their_numbers() -> None:
