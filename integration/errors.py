@@ -294,8 +294,8 @@ class CheckpointUnwritable(LowmarkError, OSError):
     cause: str
     _fact = 'checkpoint "{checkpoint}": {name} cannot be written ({cause})'
     _hint = (
-        "run it as the user whose query writes there, and with room on the disk. Nothing is lost: the same command "
-        "goes on where it stopped."
+        "see that this user may write there, and that the disk has room. `lowmark adopt` and `lowmark leave` go on "
+        "where they stopped when the same command runs again."
     )
 
 

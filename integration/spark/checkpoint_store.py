@@ -171,10 +171,14 @@ class LocalStore:
         part = f".{target.name}.lowmark"
         with self._writing(path), self._inside(target.parent, make=True) as folder:
             _unlink(part, folder)  # left by a killed command, or made by someone else
-            with os.fdopen(_open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder), "wb") as file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
+            try:
+                with os.fdopen(_open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder), "wb") as file:
+                    file.write(text.encode())
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                _unlink(part, folder)  # a full disk needs its room, and the next file may have another name
+                raise
             _unlink(f".{target.name}.crc", folder)
             os.rename(part, target.name, src_dir_fd=folder, dst_dir_fd=folder)
             os.fsync(folder)  # a new name is durable only after a sync of its folder

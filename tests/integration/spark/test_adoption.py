@@ -495,7 +495,7 @@ def test_what_cannot_be_written_is_named_and_gone_on_with(native: Path, name: st
     """A folder stands in the way of a file; this stops even root, whose permissions have no limits."""
     path = native / name
     path.mkdir(parents=True)
-    with pytest.raises(CheckpointUnwritable, match=r"cannot be written \(.*\). Hint: .*the same command goes") as told:
+    with pytest.raises(CheckpointUnwritable, match=r"cannot be written \(.*\). Hint: .*go on where they") as told:
         adopt(native, "orders")
     assert str(native) in str(told.value)
     path.rmdir()

@@ -6,6 +6,7 @@ Changes that neither command has written, links, pipes and devices, names that a
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -294,6 +295,21 @@ def test_a_farewell_is_a_file_of_the_checkpoint(tmp_path: Path, kafka: Path, kin
     assert files.read("ab12") == farewell
     files.forget("ab12")
     files.forget("ab12")
+    assert not list((kafka / "lowmark").iterdir())
+
+
+def test_a_file_that_a_full_disk_cuts_short_is_removed_and_the_error_holds_for_queries_and_commands(
+    kafka: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part would keep its room on the disk, because the next run writes a file of another name."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    (kafka / "lowmark").mkdir()
+    with pytest.raises(CheckpointUnwritable, match=r"Hint: see that .* the disk has room\. `lowmark adopt` and .*"):
+        LocalStore(kafka).write("lowmark/ab12", "report")
     assert not list((kafka / "lowmark").iterdir())
 
 
