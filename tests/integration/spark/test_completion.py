@@ -30,6 +30,7 @@ from lowmark.integration.coordinator.ask import ask_status
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.errors import CheckpointUnreadable, SessionUnfit
 from lowmark.integration.process import sockets
+from lowmark.integration.spark.arrow_store import ArrowStore
 from lowmark.integration.spark.checkpoint import FarewellFiles
 from lowmark.integration.spark.checkpoint_store import LocalStore
 from lowmark.integration.spark.offset_log import OffsetEntry, next_watermark_ms
@@ -249,6 +250,29 @@ def test_an_answer_that_is_not_of_hdfs_is_never_an_empty_folder(status: int, bod
             with pytest.raises(CheckpointUnreadable, match=why):
                 ask("state")
         server.shutdown()
+
+
+def test_an_answer_of_s3_that_is_cut_in_its_headers_is_no_empty_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder state/ would be that of a query without state, whose sink would count as complete too early."""
+    entry = b"<Contents><Key>q/state/0</Key><Size>1</Size></Contents>"
+    whole = b"<ListBucketResult><KeyCount>1</KeyCount>%s</ListBucketResult>" % entry
+    answers = iter([b"HTTP/1.1 200 OK\r\nServer: x\r\n"])
+
+    class Cut(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.wfile.write(next(answers, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(whole), whole)))
+
+        def log_message(self, *_: object) -> None: ...
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.setenv(name, "eu-central-1")
+    with HTTPServer(("127.0.0.1", 0), Cut) as server:
+        answering = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        answering.start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        found = ArrowStore("s3a://bucket/q").names("state")
+        server.shutdown()
+    assert found == ["0"]
 
 
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b"])
