@@ -221,7 +221,7 @@ class StaleRun(LowmarkError, RuntimeError):
     token: str  # of the run in the message
     what: str  # the kind of the token, completing "run r of task t <what>"
     _fact = "run {token!r} of task {task} {what}; its message was not counted"
-    _hint = "if this process is the one that should run, let it register with a new run token; else stop it."
+    _hint = "if this process is the one that should run, start its query again, else stop it."
 
 
 class TaskNotAway(LowmarkError, RuntimeError):

@@ -92,7 +92,7 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
         RuntimeError,
         (
             "run 'run-1' of task billing/orders/0 was replaced by a newer one; its message was not counted. Hint: if "
-            "this process is the one that should run, let it register with a new run token; else stop it."
+            "this process is the one that should run, start its query again, else stop it."
         ),
     ),
     (
