@@ -384,9 +384,9 @@ class StreamRun:
         """Record that the report of a batch before this run is lost, and wait for splits that were new in the batch."""
         self.lost_reports += 1
         log.warning(
-            'stream "%s": the report of batch %d was lost when its query ended right after that batch. Splits '
-            "whose first rows were in it are not known, so the low watermark holds for %s, in which they may speak. "
-            "Hint: with_grace() sets how long.",
+            'stream "%s": the report of batch %d was lost, as when its query ends right after that batch, or its '
+            "checkpoint is set back. Splits whose first rows were in it are not known, so the low watermark holds for "
+            "%s, in which they may speak. Hint: with_grace() sets how long.",
             self.stream.name,
             batch_id,
             format_duration_us(self.watermarks.grace_us),

@@ -298,7 +298,7 @@ def lost_reasons(batch_id: int, left_us: int) -> tuple[str, str]:
     >>> lost_reasons(7, 40_000_000)[1]
     'The sources read for 40s more.'
     """
-    lost = f"The report of batch {batch_id} was lost when its query was killed"
+    lost = f"The report of batch {batch_id} was lost, as when its query is killed"
     read = f"The sources read for {rough_duration_us(max(0, left_us))} more."
     return f"{lost}: splits that were new in it are given time to speak.", read
 

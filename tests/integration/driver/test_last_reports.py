@@ -438,11 +438,11 @@ def test_a_batch_that_was_committed_and_never_heard_of_holds_where_its_splits_ha
         again.ask()
     standing = Standing(again.desks.runs, Audits(again.desks.runs.clock))
     [status] = standing.run_statuses()
-    said = "The report of batch 1 was lost when its query was killed"
+    said = "The report of batch 1 was lost, as when its query is killed"
 
     assert again.run.lost_reports == status.lost_reports == held
     assert (said in standing.explain("orders", None)) is held
-    assert ("the report of batch 1 was lost when its query ended right after that batch" in caplog.text) is held
+    assert ("the report of batch 1 was lost, as when its query ends right after that batch" in caplog.text) is held
     if held:
         again.batch(a=100)
         again.ask()

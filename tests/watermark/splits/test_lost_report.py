@@ -108,7 +108,8 @@ def test_why_it_stands_is_said_while_it_does() -> None:
     report(stream, 120, a=900, b=901)
     status = stream.status(120 * SECOND)
     assert status.why == (
-        "The report of batch 7 was lost when its query was killed: splits that were new in it are given time to speak. "
+        "The report of batch 7 was lost, as when its query is killed: splits that were new in it are given time to "
+        "speak. "
         "split a has the smallest watermark of 2 live splits."
     )
     assert status.next.startswith("The sources read for 40s more. Newer rows of split a;")
