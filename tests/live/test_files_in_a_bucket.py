@@ -52,7 +52,7 @@ def test_a_folder_of_a_bucket_may_lose_all_its_files_once_it_had_some(
             context.next_period()
         put("more/b.csv")
         context.next_period()
-        assert [split.split_id for _, split in context.assigned] == ["in/a.csv", "more/a.csv", "more/b.csv"]
+        assert {split.split_id for _, split in context.assigned} == {"in/a.csv", "more/a.csv", "more/b.csv"}
 
         _, context = begun(enumerator.snapshot_state(1))
         put("in/b.csv")
