@@ -57,6 +57,10 @@ class LibrdkafkaLog:
         _log.log(min(level, logging.WARNING), "%s%s", self._redact(text % parts if parts else text), more)
 
 
+_LOST = "mechanism handshake failed: Local: "
+"""Librdkafka's text of a connection that was lost before the broker answered; the error has the code of a refusal."""
+
+
 class ClientErrors:
     """Takes the errors of a client's callbacks, such as an absent broker or a refused login; logs and keeps them.
 
@@ -75,7 +79,8 @@ class ClientErrors:
 
         self.said = error.str()
         self.unreachable = error.code() in (Codes._RESOLVE, Codes._TRANSPORT, Codes._ALL_BROKERS_DOWN, Codes._SSL)  # noqa: SLF001
-        if error.code() in (Codes._AUTHENTICATION, Codes.SASL_AUTHENTICATION_FAILED):  # noqa: SLF001  # its own codes
+        denied = error.code() in (Codes._AUTHENTICATION, Codes.SASL_AUTHENTICATION_FAILED)  # noqa: SLF001  # its own codes
+        if denied and _LOST not in error.str():
             self.refused = error.str()
         self.log.log(logging.WARNING, "%s [%s] %s", error.name(), self._settings.place, error.str())
 

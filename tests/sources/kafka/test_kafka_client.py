@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import socketserver
+import struct
+import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from lowmark.sources.kafka import KafkaUnavailable
 from lowmark.sources.kafka.client import KafkaClient
+from lowmark.sources.kafka.librdkafka import ClientErrors, LibrdkafkaLog
 from lowmark.sources.kafka.offsets import KafkaOffsets
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kafka.topics import Topic
+
+from tests.servers.local import wait_until
 
 
 class Answers:
@@ -313,3 +319,50 @@ def test_a_login_that_was_refused_once_and_then_taken_leaves_no_trace() -> None:
     with pytest.raises(KafkaUnavailable) as failed:
         client.topics(["orders"])
     assert "directory of users" not in str(failed.value)
+
+
+class HangsUp(socketserver.BaseRequestHandler):
+    """A broker that tells its versions (request 18), and closes the connection at SASL's handshake (request 17)."""
+
+    def handle(self) -> None:
+        while len(size := self.request.recv(4)) == 4:
+            asked = self.request.recv(int.from_bytes(size, "big"))
+            request, version, number = struct.unpack(">hhi", asked[:8])
+            if request != 18:
+                return
+            requests = ((17, 0, 1), (18, 0, 0), (36, 0, 0), (3, 0, 4))  # each with its first and last version
+            told = struct.pack(">ihi", number, 35 if version else 0, len(requests))  # 35: another version, please
+            told += b"".join(struct.pack(">hhh", *each) for each in requests)
+            self.request.sendall(struct.pack(">i", len(told)) + told)
+
+
+def test_a_connection_that_is_lost_while_one_logs_in_is_no_refused_login() -> None:
+    """Librdkafka gives the error the code of a refusal."""
+    options = {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "reader",
+        "sasl.password": "hunter-2", "group.id": "lowmark",
+    }  # fmt: skip
+    told: list[KafkaError] = []
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), HangsUp) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        settings = KafkaSettings(f"127.0.0.1:{server.server_address[1]}", options, 6.0, read_committed=True)
+        errors = ClientErrors(settings, LibrdkafkaLog(settings.redact))
+
+        def hear(error: KafkaError) -> None:
+            told.append(error)
+            errors(error)
+
+        def denied() -> bool:
+            consumer.poll(0.1)
+            return any(error.code() == KafkaError._AUTHENTICATION for error in told)
+
+        consumer = Consumer(settings.properties({"error_cb": hear}), logger=errors.log)
+        wait_until(denied, "the error of the handshake")
+        consumer.close()
+        server.shutdown()
+        thread.join()
+
+    assert errors.refused is None, errors.refused
+    errors(KafkaError(KafkaError._AUTHENTICATION, "SASL PLAIN mechanism handshake failed: Broker: Unsupported"))
+    assert errors.refused is not None
