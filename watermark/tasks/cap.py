@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from lowmark.watermark.errors import InvalidMessage, shown
+from lowmark.watermark.moment import format_time_us
 from lowmark.watermark.protocol import TaskId
 
 
@@ -70,7 +71,7 @@ class Cap:
         return watermark_us <= self.us
 
     def __str__(self) -> str:
-        return {CapKind.HOLD: "hold", CapKind.UP_TO: f"{self.us} us", CapKind.FREE: "no limit"}[self.kind]
+        return {CapKind.HOLD: "hold", CapKind.UP_TO: format_time_us(self.us), CapKind.FREE: "no limit"}[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
