@@ -108,10 +108,11 @@ def _source_in_words(source: SourceStatus, caller: Caller) -> str:
         names = source.job_id, source.source_id
         dashes = ("--",) if any(name.startswith("-") for name in names) else ()  # otherwise it would be an option
         forget = f"lowmark forget {shlex.join((*_options(caller), *dashes, *names))} QUERY"
-        lines += [
-            f"Away: {shown}{others}.",
-            f"Hint: if one is gone for good, run `{forget}`, or restart the others with a smaller job_queries.",
-        ]
+        lines.append(f"Away: {shown}{others}.")
+        if source.expected > 1:
+            lines.append(
+                f"Hint: if one is gone for good, run `{forget}`, or restart the others with a smaller job_queries."
+            )
     if source.missing:
         lines.append(
             f"Hint: the low watermark stays until {source.expected} queries have begun, because one of those that "

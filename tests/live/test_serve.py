@@ -559,5 +559,17 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
         assert json.loads(lowmark(*forget, "away", "--json"))["forgotten"]["query"] == "away"
         wait_until(lambda: client.low_us(TaskId("pair", "orders", "here")) == 7, "it is forgotten", seconds=SECONDS)
 
+        alone = TaskId("alone", "clicks", "one")
+        client.register(beginning(alone))
+        report(client, alone, 5)
+        wait_until(lambda: client.low_us(alone) == 5, "it is there", seconds=SECONDS)
+        client.deregister(alone)
+        wait_until(
+            lambda: ask_status(Caller(coordinator.address)).coordinator.sources[0].away, "it is away", seconds=SECONDS
+        )
+        words = lowmark("explain", "clicks", "--coordinator", coordinator.address)
+        assert "Why: no task lives, and the low watermark stays; task one has been away since " in words
+        assert "Hint" not in words, words
+
         code, _, err = call("status", "order", "--coordinator", coordinator.address)
         assert (code, 'did you mean "orders"?' in err) == (1, True)

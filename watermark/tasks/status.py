@@ -138,6 +138,9 @@ def _source_why(rounds: SourceRounds, states: Counter[SplitState]) -> str:
     holder = rounds.holder
     if rounds.missing:
         return f"{rounds.missing} of {rounds.expected} expected tasks did not register yet."
+    if holder is not None and not rounds.live:
+        held = f"task {holder} has been away since {_since(rounds, holder)}, and held it last"
+        return f"no task lives, and the low watermark stays; {held}."
     if holder is not None and holder in rounds.waited_for:
         missed = f"{rounds.expected} tasks are expected and {rounds.live} live"
         return f"task {holder} has been away since {_since(rounds, holder)} and is waited for: {missed}."
@@ -170,6 +173,8 @@ def _task_why(rounds: SourceRounds, task_id: str, *, complete: bool) -> str:
         why = "nobody waits for it any more" if answer.given_up else "all its splits had ended"
         return f"it has been away since {_since(rounds, task_id)}, and {why}"
     if not answer.live:
+        if not rounds.live:
+            return f"it has been away since {_since(rounds, task_id)}; no task lives that would wait for it"
         until = "until it is back"
         if answer.away_limit_us is not None:
             left_us = max(0, answer.away_limit_us - answer.waited_us)

@@ -204,6 +204,16 @@ def test_a_smaller_number_lets_those_go_who_are_too_many(job: Job) -> None:
     assert (late.behind_us, late.why) == (440, "its source had all expected tasks without it")
 
 
+def test_nobody_is_said_to_wait_where_no_task_lives(job: Job) -> None:
+    """As after the end of the only query of a job, or of a query in a group."""
+    job.come(A, 50, of=1)
+    assert job.say(a=50) == 50
+    job.leave(A)
+    assert job.away()["a"].endswith("; no task lives that would wait for it")
+    assert job.source.why.startswith("no task lives, and the low watermark stays; task a has been away since ")
+    assert job.source.why.endswith(", and held it last.")
+
+
 def test_a_person_may_say_that_one_is_gone_for_good(job: Job) -> None:
     begun(job).leave(B)
     assert job.say(a=500) == 60
