@@ -3,7 +3,7 @@
     state      what it means                      effect on the minimum
     PENDING    known, silent so far               absorbs    the low watermark stays where it is
     ACTIVE     has a watermark                    takes part its watermark is one of the values
-    PAUSED     held back by alignment             takes part likewise, and no silence makes it idle
+    PAUSED     held back, or out of reach         takes part likewise, and no silence makes it idle
     IDLE       quiet and caught up                left out   until it reports again
     FINISHED   will never deliver again           left out   for good
 
@@ -40,8 +40,8 @@ class Signal(Enum):
     REPORT = "report"  # it delivered rows
     IDLE = "idle"  # it was quiet for long enough
     WAKE = "wake"  # it is known to have rows again, before they are read
-    PAUSE = "pause"  # alignment holds it back
-    RESUME = "resume"  # alignment lets it go on
+    PAUSE = "pause"  # alignment holds it back, or its source gives no answer
+    RESUME = "resume"  # it is read again
     FINISH = "finish"  # its last row was processed
 
     __hash__ = object.__hash__

@@ -31,7 +31,7 @@ class Planned:
     rows: Mapping[str, int] = field(default_factory=dict)  # in the batch, by split
     backlog_rows: Mapping[str, int] = field(default_factory=dict)  # unread after the batch, by split; missing: unknown
     finished: tuple[str, ...] = ()
-    paused: frozenset[str] = frozenset()  # splits that alignment keeps from being read
+    paused: frozenset[str] = frozenset()  # splits that are not read, because of alignment or without an answer
     # Event time of the next row, if only a cap keeps the source from reading it; of the last row, if several rows have
     # to be read at once; of the largest row read before it, if it cannot be searched by time.
     next_us: int | None = None

@@ -46,6 +46,8 @@ log = logging.getLogger("lowmark")
 _EMPTY_PLAN_LASTS_US = 100_000
 _WARN_AGAIN_SECONDS = 60.0
 _HELD_BACK = frozenset({NoRowsReason.CAP, NoRowsReason.CHECKPOINT})
+# The silence of these splits is no evidence against them.
+_NOT_READ = frozenset({NoRowsReason.CAP, NoRowsReason.NOT_REACHABLE})
 
 
 class PlanningFailed(LowmarkError, RuntimeError):
@@ -327,7 +329,7 @@ class BatchPlanner(Generic[SplitT]):
             rows={name: cut.rows for name, cut in slices.items() if cut.rows},
             backlog_rows={name: cut.backlog_rows for name, cut in slices.items()},
             finished=tuple(sorted(name for name, cut in slices.items() if cut.finished)),
-            paused=frozenset(name for name, why in plan.without_rows.items() if why is NoRowsReason.CAP),
+            paused=frozenset(name for name, why in plan.without_rows.items() if why in _NOT_READ),
             next_us=plan.next_us,
             metrics=added_up([metrics, present.extent.planner.metric_values()]),
             missing=self._telling.why_no_splits(looked=metrics.get("discoveries", 0) > 0),

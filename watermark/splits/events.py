@@ -212,14 +212,17 @@ class SplitsResharded:
 
 @dataclass(frozen=True, slots=True)
 class SplitsPaused:
-    """Alignment holds these splits back. Unknown and finished splits are ignored, because a split may end meanwhile."""
+    """These splits are not read, because alignment holds them back, or because their source gives no answer.
+
+    Unknown and finished splits are ignored, because a split may end meanwhile.
+    """
 
     splits: tuple[SplitId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SplitsResumed:
-    """Alignment lets these splits go on. Unknown and finished splits are ignored."""
+    """These splits are read again. Unknown and finished splits are ignored."""
 
     splits: tuple[SplitId, ...]
 

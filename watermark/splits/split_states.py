@@ -224,7 +224,7 @@ class SplitStates:
                     self.timers.limit_grace(split)
                     self.timers.sign_of_life(now_us)
                     self.timers.idle.resume(split, now_us)
-                    self._note(split, before, "alignment lets it go on", changes)
+                    self._note(split, before, "it is read again", changes)
             case SplitsRemoved():
                 self._remove(split, changes)
             case SplitsMarkedIdle() if before is not SplitState.FINISHED:
@@ -234,7 +234,7 @@ class SplitStates:
         before = self.lineage.state(split)
         if self._coalescer.signal(split, Signal.PAUSE):
             self.timers.pause(split, changes.now_us)
-            self._note(split, before, "alignment holds it back", changes)
+            self._note(split, before, "it is not read at present", changes)
 
     def _remove(self, split: SplitId, changes: Changes) -> None:
         self.lineage.remove(split)

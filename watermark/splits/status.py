@@ -284,11 +284,12 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
         behind = rough_duration_us(hold.low_us - hold.watermark_us)
         why = f"{split} came back {behind} behind the low watermark, which does not go back{_unreported(hold)}."
     elif hold.state is SplitState.PAUSED:
-        why = f"{split} has the smallest watermark of {hold.live:,} live splits, and alignment has paused it."
+        paused = "alignment or a silent source holds it back"
+        why = f"{split} has the smallest watermark of {hold.live:,} live splits, and {paused}."
     else:
         why = f"{split} has the smallest watermark of {hold.live:,} live splits{_unreported(hold)}."
     if hold.state is SplitState.PAUSED:
-        return why, f"Alignment lets {split} go on."
+        return why, f"{split} is read again."
     return why, f"Newer rows of {split}; {_unless_idle(hold)}."
 
 

@@ -530,6 +530,7 @@ def test_a_split_that_is_not_reachable_is_told_of_all_the_same(make: Any) -> Non
     assert planner.plan(end, None).positions == {"a": 11, "b": 10}
     assert peer.told[-1].splits == {"a": (), "b": ()}
     assert peer.told[-1].finished == ()
+    assert peer.told[-1].paused == {"b"}, "it may have rows, so its silence makes it not idle"
 
 
 def test_a_plan_of_which_only_counts_are_new_is_told_once(make: Any) -> None:

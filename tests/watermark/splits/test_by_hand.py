@@ -143,7 +143,7 @@ def test_alignment_holds_a_split_back_also_after_its_mark() -> None:
         world.take(SplitsPaused(("b",)), 2)
         world.take(SplitsMarkedIdle(("b",), "anna", 20 * S), 3)
         changed, _ = world.take(ends, 20)
-        assert changed == SplitStateChanged("b", IDLE, PAUSED, "alignment holds it back")
+        assert changed == SplitStateChanged("b", IDLE, PAUSED, "it is not read at present")
         for now_s in range(21, 60, 3):
             world.report(now_s, a=90 * S)  # the rows of b wait unread
         assert (world.state(), world.low_us, world.coordinator.holder) == (PAUSED, 60 * S, "b")
