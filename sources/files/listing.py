@@ -71,7 +71,7 @@ class FileListing:
         """Return all files, the oldest first, each once.
 
         Args:
-            deleted: whether there were files, which may all be deleted: then a bucket has not even their folder.
+            deleted: whether files were there before. A bucket that lost all files of a folder has no such folder.
         """
         if isinstance(self.filesystem, fs.PyFileSystem) and isinstance(self.filesystem.handler, fs.FSSpecHandler):
             # Many of fsspec's keep a listing for ever. The stubs take them for Arrow's.

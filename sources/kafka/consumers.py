@@ -33,7 +33,7 @@ def range_properties(settings: KafkaSettings) -> dict[str, Any]:
         "auto.offset.reset": "error",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        "check.crcs": True,  # as Java's client does: otherwise bytes that a disk has changed are read as they are
+        "check.crcs": True,  # as Java's client does, because a disk may change bytes
         "isolation.level": "read_committed" if settings.read_committed else "read_uncommitted",
     }
 

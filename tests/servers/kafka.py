@@ -96,7 +96,7 @@ class Broker:
         Args:
             name: of the topic; None: a new unique name.
             partitions: their number.
-            replicas: for each partition the numbers of the brokers that hold it, its leader first.
+            replicas: by partition, the numbers of its brokers, the leader first.
             **config: topic settings, with `_` for `.`. `retention_ms` is unlimited by default, because Kafka
                 would delete records with old event times within minutes.
         """
