@@ -29,8 +29,8 @@ class AlignmentGroups:
     >>> groups.join(TaskRegistered(task, "run-1", alignment=params), now_us=0)
     >>> rounds = SourceRounds("job", "orders")
     >>> groups.hear(task, rounds, now_us=1) if rounds.begin("0", 40) is None else None
-    >>> [str(told.cap) for told in groups.announce(10, most=1)], groups.next_us
-    (['70 us'], 50010)
+    >>> [told.cap.us for told in groups.announce(10, most=1)], groups.next_us
+    ([70], 50010)
     """
 
     def __init__(self, *, interval_us: int, mark: Mark = nobody_keeps) -> None:
