@@ -152,6 +152,12 @@ class Definition:
         silent_us = sum(1 for us in self.flow if us >= max(task.rows_us)) if task.rows_us else 0
         return self.longest_us is None or silent_us <= self.longest_us
 
+    def go(self, task: Task) -> None:
+        """A task goes away; no time counts as waiting from the last round to the end of the last live task."""
+        task.go()
+        if not self.live:
+            self.waited_until_us = None
+
     def reply(
         self, name: str, at: tuple[int, int], low_us: int | None, left_out: LeftOut | None,
         patience_us: int | None = None, silent_us: int | None = None, now_us: int = 0,
@@ -234,7 +240,7 @@ class Definition:
             if not task.gone and self.listened_us - task.heard_us > LEASE_US:
                 self.over.add((name, task.token))
                 self.unanswered.discard(name)
-                task.go()
+                self.go(task)
                 lost = True
         if lost:
             self.end_if_complete()
@@ -414,7 +420,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         task = self.known(name)
         if task is not None:
             self.listen()
-            task.go()
+            self.definition.go(task)
             self.definition.over.add((name, task.token))
             self.definition.unanswered.discard(name)
             self.definition.end_if_complete()
