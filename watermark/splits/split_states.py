@@ -1,8 +1,8 @@
 """The states of one stream's splits: which splits are waited for, and why.
 
-A split is waited for from its discovery on. It is left out while it is silent for too long (``idleness.py``), while a
-person left it out (``by_hand.py``), while alignment holds it back, and once it is finished. ``watermark/state.py`` has
-the table of states.
+A split is waited for from its discovery on, also while it is paused. It is left out while it is silent for too long
+(``idleness.py``), while a person left it out (``by_hand.py``), and once it is finished. ``watermark/state.py`` has the
+table of states.
 """
 
 from __future__ import annotations
@@ -252,18 +252,18 @@ class SplitStates:
             return
         self.by_hand[split] = mark
         before = self.lineage.state(split)
-        self._coalescer.signal(split, Signal.RESUME)  # alignment holds back only splits that take part
+        self._coalescer.signal(split, Signal.RESUME)  # only a split that takes part is paused
         self._leave_out(split, str(mark), changes, before)
         self.records[split].why = str(mark)  # also of a split that was idle before
         changes.material = True
 
     def _take_back(self, split: SplitId, why: str, changes: Changes) -> None:
-        """End a mark: the split takes part again, and is timed from now on, unless alignment holds it back."""
+        """End a mark: the split takes part again, and is timed from now on, unless it is held back."""
         if self.by_hand.pop(split, None) is None:
             return
         changes.material = True
         self._rejoin(split, why, changes)
-        if self.records[split].held_back:  # alignment does not say so again
+        if self.records[split].held_back:  # nobody pauses it again
             self._pause(split, changes)
         changes.returned(split, self.lineage.watermark_us(split), self._coalescer.low_us, None)
 

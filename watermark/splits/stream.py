@@ -169,8 +169,8 @@ class SplitWatermarks:
         """Since when no split delivered, once that is longer than the timeout; None: the stream is not silent.
 
         On the clock of reads. The group of a silent stream does not wait for it, and its job does not wait once other
-        streams deliver. A stream is not silent while rows are known to wait in it or alignment holds one of its splits
-        back, and never if time alone makes splits idle.
+        streams deliver. A stream is not silent while rows are known to wait in it or one of its splits is paused, and
+        never if time alone makes splits idle.
         """
         return self._states.timers.silent_since_us
 

@@ -30,7 +30,7 @@ class SplitRecord:
     why: str  # the reason for its state
     waits: bool = False  # whether it is a silent child whose parents may still deliver, so that it is not timed
     by_grace: bool = False  # whether a grace that the strategy sets left it out the last time, not its idle timeout
-    held_back: bool = False  # whether alignment holds it back, also while it is left out
+    held_back: bool = False  # whether it was paused and not resumed since, also while it is left out
 
 
 class Timers:
