@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lowmark.integration.errors import AuditImpossible
 from lowmark.integration.transport.split_key import split_name
+from lowmark.sources.files.formats import is_without_rows
 from lowmark.watermark import format_duration_us
 from lowmark.watermark.printable import counted, first_line
 from lowmark.watermark.replay.report import AuditReport
@@ -48,7 +49,6 @@ _PIECE_BYTES = _PIECE_ROWS * _GUESSED_ROW_BYTES  # of JSON
 _GUESSED_PACKING = 5  # guessed ratio of gzip
 _BRONZE = ("topic", "partition")
 _IS = "is", "are"
-_LEAST_BYTES = 4_096  # a CSV file of more bytes has a row
 _MOST_SPLITS = 100_000
 _UNREADABLE_NAMED = 3
 _MOST_BYTES = 1 << 28
@@ -443,8 +443,7 @@ def _csv(
     from pyarrow import csv
 
     with _stream(file) as raw:
-        begin = raw.read(_LEAST_BYTES)
-        if len(begin.strip().splitlines()) < 2 and not raw.read(1):  # Arrow refuses a file without a row
+        if is_without_rows(raw, lines_of_names=1):  # Arrow refuses such a file
             return
     parse = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")
     with _stream(file) as raw, csv.open_csv(raw, parse_options=parse) as opened:

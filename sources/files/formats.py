@@ -222,8 +222,7 @@ class TextFormat(FileFormat):
             yield from self._stream(filesystem, path, schema)
         except pa.ArrowInvalid:
             with _text(filesystem, path) as stream:
-                lines = stream.read(_BLANK_BYTES).strip().splitlines()
-                if len(lines) > self._lines_of_names or stream.read(1):
+                if not is_without_rows(stream, self._lines_of_names):
                     raise
 
     @abstractmethod
@@ -251,6 +250,12 @@ class CsvFormat(TextFormat):
             csv.open_csv(stream, parse_options=QUOTED, convert_options=convert) as rows,
         ):
             yield from rows
+
+
+def is_without_rows(stream: Any, lines_of_names: int) -> bool:
+    """Whether a text file, open at its begin, has no more than its lines of names."""
+    lines = stream.read(_BLANK_BYTES).strip().splitlines()
+    return len(lines) <= lines_of_names and not stream.read(1)
 
 
 def _as_text(schema: pa.Schema, of: Callable[[pa.DataType], bool]) -> pa.Schema:
