@@ -70,10 +70,8 @@ class TopicRange:
                 "check the spelling, and the right to describe and read it.",
             )
         every = [(topic, partition) for topic, each in found.items() for partition in each.partitions]
-        questions, action = (
-            [dict.fromkeys(every, each) for each in (_EARLIEST, _LATEST)],
-            f"ask where {self.topics} end",
-        )
+        questions = [dict.fromkeys(every, each) for each in (_EARLIEST, _LATEST)]
+        action = f"ask where {self.topics} end"
         (first, no_first), (last, no_last) = self.client.positions_of_each(
             questions, action, patience_seconds=LEADER_SECONDS
         )

@@ -85,9 +85,9 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         action = f"look up where {counted(len(splits), 'partition', ('ends', 'end'))}"
         partitions: dict[TopicPartitionId, None] = dict.fromkeys((split.topic, split.partition) for split in splits)
         questions = [dict.fromkeys(partitions, each) for each in (KafkaOffsets.latest(), KafkaOffsets.earliest())]
+        names = sorted({topic for topic, _ in partitions})
         doubts = DOUBTS
         while True:
-            names = sorted({topic for topic, _ in partitions})
             described = self._client.describe(names, patience_seconds=PATIENCE_SECONDS)
             ends, begins = self._client.positions_of_each(questions, action, patience_seconds=PATIENCE_SECONDS)
             failed = {**ends[1], **begins[1]}

@@ -29,6 +29,7 @@ from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, Sp
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark.printable import counted
 
+from .client import Positions
 from .columns import KafkaColumns
 from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
 from .errors import KafkaUnavailable
@@ -407,10 +408,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         # begin fails (`rd_kafka_query_wmark_offsets_resp_cb` of librdkafka 2.16 drops the error).
         questions = [{each.key: KafkaOffsets.earliest()}, {each.key: KafkaOffsets.latest()}]
         action = f"look up where the partition of split {each.split.split_id!r} begins and ends"
-        try:
-            begin, end = self._used.client.positions_of_each(questions, action, patience_seconds=0.0, stable=False)
-        except KafkaUnavailable as silent:
-            begin = end = {}, {each.key: silent}
+        begin, end = self._ask_once(questions, action)
         low, high = begin[0].get(each.key), end[0].get(each.key)
         if low is None or high is None:
             failed = {**begin[1], **end[1]}.get(each.key, "the partition is not known")
@@ -435,16 +433,22 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         """
         wanted = {each.key: KafkaOffsets.latest() for each in ranges}
         action = f"look up where {counted(len(wanted), 'partition', ('ends', 'end'))}"
-        try:
-            ends, _ = self._used.client.positions(wanted, action, patience_seconds=0.0, stable=False)
-        except KafkaUnavailable:
-            return False
+        [(ends, _)] = self._ask_once([wanted], action)
         lost = False
         for each in ranges:
             if (end := ends.get(each.key)) is not None and end <= each.position:
                 lost = True
                 self._lost(each, None, f"the partition ends at offset {end} now")
         return lost
+
+    def _ask_once(
+        self, questions: Sequence[Mapping[TopicPartitionId, KafkaOffsets]], action: str
+    ) -> Sequence[Positions]:
+        """Look up offsets of all records, and give the error of a client that cannot ask to each partition."""
+        try:
+            return self._used.client.positions_of_each(questions, action, patience_seconds=0.0, stable=False)
+        except KafkaUnavailable as silent:
+            return [({}, dict.fromkeys(asked, silent)) for asked in questions]
 
     def _lost(self, each: _Range, resume: int | None, reason: str) -> None:
         self._loss.found(each.split, each.position, resume, reason)
