@@ -290,7 +290,7 @@ class KafkaClient:
             if not failed:
                 self._errors.said = self._errors.refused = None  # they would be the cause of a later failure
                 return answers, failed
-            self._renew()
+            self.renew()
             error, spent_seconds = next(iter(failed.values())), patience.spent_seconds
             leaves_out = patience_seconds is not None and spent_seconds >= patience_seconds
             hopeless = self._hopeless(error, spent_seconds)
@@ -325,7 +325,7 @@ class KafkaClient:
         self._request_limit_seconds = min(LONGEST_REQUEST_SECONDS, max(REQUEST_SECONDS, limit_seconds))
         return answers, failed
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Ask through a new client from now on.
 
         The old client remembers the leaders of partitions, their epochs and the controller, and goes on asking these

@@ -24,7 +24,8 @@ PATIENCE_SECONDS = 2.0
 
 DOUBTS = 5
 DOUBT_SECONDS = 1.0
-"""How often, and how far apart, a question is repeated before a missing partition counts as deleted.
+"""How often, and how far apart, a question is repeated before a missing partition counts as deleted, and a partition
+that ends before the split's start as shorter than before.
 
 `enumerator.py` does the same for topics.
 """
@@ -96,20 +97,24 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
             if len(failed) == len(partitions):
                 self._check_silence(failed, action)
                 return {}
-            answered = [key for key in partitions if key not in failed]
-            gone = [key for key in answered if key[0] not in topics or None in (ends[0][key], begins[0][key])]
-            if doubts == 0 or not gone:
+            answers = self._with_open_transactions(splits, ends[0], action)
+            found = [
+                (split, topics.get(split.topic), begins[0].get(key), answers[key])
+                for split in splits
+                if (key := (split.topic, split.partition)) not in failed and key in answers
+            ]
+            if doubts == 0 or not any(self._doubted(*each) for each in found):
                 break
             doubts -= 1
+            self._client.renew()
             self._client.pause(DOUBT_SECONDS)
         self._unanswered.see(len(failed), len(partitions), *self._example(failed))
-        answers = self._with_open_transactions(splits, ends[0], action)
-        plan: dict[str, SplitEnd] = {}
-        for split in splits:
-            key = (split.topic, split.partition)
-            if key not in failed and key in answers:
-                plan[split.split_id] = self._end(split, topics.get(split.topic), begins[0].get(key), answers[key])
-        return plan
+        return {split.split_id: self._end(split, topic, begin, end) for split, topic, begin, end in found}
+
+    def _doubted(self, split: KafkaSplit, topic: Topic | None, begin: int | None, end: int | None) -> bool:
+        """Whether records seem to be gone. A broker cut off from the others answers for its old leaders and topics."""
+        gone = topic is None or begin is None or end is None or end < split.start
+        return gone and not self._loss.knows(split.split_id, split.start)
 
     def _with_open_transactions(
         self, splits: Sequence[KafkaSplit], ends: Mapping[TopicPartitionId, int | None], action: str

@@ -103,7 +103,9 @@ def test_records_deleted_after_they_were_planned(kafka: Broker) -> None:
     assert counted == [{"data_losses": 1, "lost_offsets": 3}]
 
 
-def test_a_position_behind_the_end_is_lost_data(kafka: Broker, reading: Read) -> None:
+def test_a_position_behind_the_end_is_lost_data(kafka: Broker, reading: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowmark.sources.kafka.planner.DOUBT_SECONDS", 0.05)
+    monkeypatch.setattr("lowmark.sources.kafka.reader.ABSENT_SECONDS", 0.05)
     topic = kafka.create_topic()
     kafka.produce(topic, numbers(*range(3)))
     start = {(topic, 0): 50}

@@ -316,7 +316,6 @@ OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET
     [
         ((4, 20), "offsets 2 to 3 are lost: they were deleted", [4, 5, 6, 7], 4),
         ((15, 20), "offsets 2 to 7 are lost: they were deleted", [], None),
-        ((0, 1), "offsets from 2 on are lost: the partition ends at offset 1 now", [], None),
     ],
 )
 def test_records_that_are_gone(watermarks: tuple[int, int], lost: str, expected: list[int], sought: int | None) -> None:
@@ -517,12 +516,32 @@ def test_a_topic_of_another_id_is_another_topic_even_if_it_is_longer() -> None:
     assert planner_of(client).latest([split(0, 5, topic_id="")])["orders/0"].position == 100
 
 
-def test_a_partition_that_is_not_there_is_asked_for_again_before_it_counts_as_deleted() -> None:
-    client = ScriptedClient()
+@pytest.mark.parametrize("there", [{}, {0: (0, 2)}])
+def test_records_that_are_not_there_are_asked_for_again_before_they_count_as_lost(there: Any) -> None:
+    client = ScriptedClient(orders=there)
+    planner = planner_of(client, go_on=True)
 
     with pytest.raises(KafkaDataLost):
-        planner_of(client).latest([split()])
-    assert (len(client.pauses), client.requests) == (DOUBTS, DOUBTS + 1)
+        planner_of(client).latest([split(start=3)])
+    assert len(client.pauses) == DOUBTS
+    planner.latest([split(start=3)])
+    planner.latest([split(start=3)])
+    assert len(client.pauses) == 2 * DOUBTS, "a loss that was told is not doubted any more"
+
+
+@pytest.mark.parametrize("old", [{}, {0: (0, 2)}])
+def test_a_broker_that_is_cut_off_from_the_others_and_answers_for_what_it_knows_loses_nothing(old: Any) -> None:
+    client = ScriptedClient(orders={0: (0, 9)})
+    renewed = client.renew
+
+    def renew() -> None:
+        renewed()
+        client.there = {"orders": {0: (0, 9)}}
+
+    client.renew = renew  # type: ignore[method-assign]  # the new client asks another broker
+    client.there = {"orders": old}
+
+    assert planner_of(client).latest([split(start=3, stop=6)]) == {"orders/0": SplitEnd(6, rows=3, finished=True)}
 
 
 def test_a_partition_without_a_leader_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

@@ -158,7 +158,7 @@ def test_brokers_that_are_far_away_are_reached(seconds: float) -> None:
         return []
 
     assert ["orders"] in [ask() for _ in range(5)]
-    client._renew()
+    client.renew()
     assert ask() == ["orders"], "the next new client is given as much time"
 
 
@@ -282,7 +282,7 @@ def test_two_threads_may_ask_one_client(monkeypatch: pytest.MonkeyPatch) -> None
     class Renewed(Answers):
         def poll(self, timeout: float) -> None:
             super().poll(timeout)
-            client._renew()  # the other thread makes a new client meanwhile
+            client.renew()  # the other thread makes a new client meanwhile
 
     monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda *_, **__: Renewed(0, KafkaError._TIMED_OUT))
     client = KafkaClient(KafkaSettings("b:1", {}, 5.0, read_committed=True), wait=lambda _: None)

@@ -174,6 +174,36 @@ def test_the_rest_of_a_range_is_lost_if_its_partition_stays_shorter(high: int) -
             assert reader.metric_values() == {"data_losses": 1, "lost_offsets": 3}
 
 
+class Beyond(ScriptedConsumer):
+    """A consumer that is told with each assignment that its position is outside of the partition."""
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        self.chunks.append([event(OUT_OF_RANGE)])
+
+
+def test_records_beyond_the_end_of_a_partition_are_lost_after_a_new_consumer_has_found_the_same_end() -> None:
+    for go_on in (False, True):
+        reader = reader_of(Beyond([]), split(start=2, stop=8), go_on=go_on, step=0.1)
+        client_of(reader).there["orders"] = {0: (0, 1)}
+        if not go_on:
+            with pytest.raises(KafkaDataLost, match="from 2 on are lost: the partition ends at offset 1 now"):
+                read_to_the_end(reader)
+        else:
+            assert read_to_the_end(reader) == []
+            assert reader.metric_values() == {"data_losses": 1, "lost_offsets": 6}
+        assert discards(reader) >= 1
+
+
+def test_a_broker_that_is_cut_off_from_the_others_and_has_fewer_records_loses_nothing() -> None:
+    """The broker does not hear that another broker leads the partition now."""
+    consumer = ScriptedConsumer([[event(OUT_OF_RANGE)], *[[]] * 20, [message(2), message(3)]])
+    reader = reader_of(consumer, split(start=2, stop=4), go_on=True, step=0.5)
+    client_of(reader).there["orders"] = {0: (0, 1)}
+
+    assert read_to_the_end(reader) == [2, 3]
+    assert discards(reader) >= 1
+
+
 def test_records_of_an_open_transaction_and_records_that_cannot_be_fetched_are_not_lost() -> None:
     """An earlier query that read what is not committed may have planned the range."""
     open_transaction = reader_of(EndsAt(3), split(start=1, stop=6), go_on=True, step=0.5)
@@ -191,6 +221,13 @@ def test_an_end_that_moves_on_while_it_is_waited_for_loses_nothing() -> None:
     consumer = EndsAt(3, [message(2)], *[[]] * 20, [message(3), message(4), message(5)])
 
     assert read_to_the_end(reader_of(consumer, split(start=2, stop=6), step=0.5)) == [2, 3, 4, 5]
+
+
+def discards(reader: KafkaSplitReader) -> int:
+    """Return how many consumers of a reader were replaced by new ones."""
+    cache = reader._consumers
+    assert isinstance(cache, ScriptedCache)
+    return cache.discarded
 
 
 def client_of(reader: KafkaSplitReader) -> ScriptedClient:
