@@ -9,6 +9,7 @@ Source: `KafkaSourceEnumerator`, `KafkaSubscriber` and its three implementations
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -18,13 +19,17 @@ import msgspec
 from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext
 from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator, still_wanted
 from lowmark.sources.serializer import DataclassSerializer
+from lowmark.watermark.printable import counted
 
 from .client import KafkaClient
 from .errors import KafkaTopicMissing
 from .offsets import KafkaOffsets, TopicPartitionId
+from .planner import PATIENCE_SECONDS
 from .settings import KafkaSettings
 from .split import KafkaSplit, split_id
 from .topics import Topic, matches
+
+log = logging.getLogger("lowmark")
 
 DOUBTS = 3
 DOUBT_SECONDS = 1.0
@@ -210,16 +215,35 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
         ]
 
     def _prepare(self, splits: Sequence[KafkaSplit], late: bool) -> list[KafkaSplit]:  # noqa: FBT001  # as it is called
+        if late:
+            return self._at_first_records(splits)
         partitions = [(split.topic, split.partition) for split in splits]
         earliest, latest = KafkaOffsets.earliest(), KafkaOffsets.latest()
-        start = earliest if late else self._start
-        starts = self._client.resolve(partitions, start, earliest, "look up where partitions begin")
+        starts = self._client.resolve(partitions, self._start, earliest, "look up where partitions begin")
         if self._stop is None:
             return [replace(split, start=starts[split.topic, split.partition]) for split in splits]
         stops = self._client.resolve(partitions, self._stop, latest, "look up where partitions end")
         return [
             replace(split, start=starts[key], stop=max(starts[key], stops[key]))
             for split, key in zip(splits, partitions, strict=True)
+        ]
+
+    def _at_first_records(self, splits: Sequence[KafkaSplit]) -> list[KafkaSplit]:
+        """Let late partitions begin. The next discovery finds those without an answer, which thus hold up no others."""
+        wanted = {(split.topic, split.partition): KafkaOffsets.earliest() for split in splits}
+        action = "look up where new partitions begin"
+        starts, failed = self._client.positions(wanted, action, patience_seconds=PATIENCE_SECONDS)
+        if failed:
+            (topic, partition), error = next(iter(failed.items()))
+            log.warning(
+                "KafkaSource at %s: %s read yet and asked about again by the next discovery, such as %s/%d: %s",
+                self._settings.place, counted(len(failed), "new partition", ("is not", "are not")), topic, partition,
+                self._client.cause(error),
+            )  # fmt: skip
+        return [
+            replace(split, start=start)
+            for split in splits
+            if (start := starts.get((split.topic, split.partition))) is not None
         ]
 
 

@@ -148,7 +148,8 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
             reader has registered.
         known: the state to go on from.
         prepare: (new splits, whether they are late, that is, not of the first discovery) -> the same splits,
-            completed; runs on a worker thread. The next look finds splits that appear meanwhile.
+            completed; runs on a worker thread. The next look finds splits that appear meanwhile, and late splits that
+            are left out.
         stamp_of: split -> a number that is larger for a younger split, such as a file's modification time.
         keep: splits whose stamp is more than this below the newest one are never new, so their ids are forgotten.
         remember: of how many splits, the newest by stamp, ids are in the state at least; see the module. None: of all.

@@ -118,6 +118,28 @@ def test_later_partitions_begin_at_their_first_record_also_after_a_restart() -> 
     assert found(restarted) == {"orders/1": (2, None)}
 
 
+def test_a_later_partition_without_a_leader_holds_up_no_other_and_is_found_by_the_next_discovery(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = ScriptedClient(orders={0: (0, 9)})
+    enumerator, context = enumerated(client)
+    client.there["orders"] |= {1: (2, 7), 2: (3, 7)}
+    client.silent.add(("orders", 1))
+
+    for _ in range(4):
+        context.next_period()
+    without_leader = found(context)
+    client.silent.clear()
+    context.next_period()
+
+    assert without_leader == {"orders/0": (0, None), "orders/2": (3, None)}
+    assert found(context) == without_leader | {"orders/1": (2, None)}
+    assert (
+        "1 new partition is not read yet and asked about again by the next discovery, such as orders/1" in caplog.text
+    )
+    assert enumerator.snapshot_state(1).splits.assigned == ("orders/0", "orders/1", "orders/2")
+
+
 def test_a_topic_that_is_subscribed_no_more_is_finished_where_it_stands_and_new_if_it_comes_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
