@@ -24,8 +24,7 @@ PATIENCE_SECONDS = 2.0
 
 DOUBTS = 5
 DOUBT_SECONDS = 1.0
-"""How often, and how far apart, a question is repeated before a missing partition counts as deleted, and a partition
-that ends before the split's start as shorter than before.
+"""How often, and how far apart, a question is repeated before a missing partition counts as deleted.
 
 `enumerator.py` does the same for topics.
 """
@@ -64,6 +63,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._transactional, self._subscribes = transactional, subscribes
         self._first_rows = FirstRows(settings, consumers=consumers, now_seconds=now_seconds)
+        self._short_since_seconds: dict[str, float] = {}  # split id -> since when its partition ends before its start
         self._no_rows: dict[str, int] = {}  # split id -> the last found offset that hides older rows
         self.metrics.gauge("transactional_partitions", lambda: len(self._no_rows))
 
@@ -76,6 +76,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         for name in self._long_not_asked(splits):
             self._no_rows.pop(name, None)
             self._first_rows.forget(name)
+            self._short_since_seconds.pop(name, None)
         dropped = self._drop_unsubscribed(splits, lambda split: self._subscribes(split.topic, split.partition))
         splits = [split for split in splits if split.split_id not in dropped]
         return {**dropped, **self._latest(splits)}
@@ -97,24 +98,46 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
             if len(failed) == len(partitions):
                 self._check_silence(failed, action)
                 return {}
-            answers = self._with_open_transactions(splits, ends[0], action)
-            found = [
-                (split, topics.get(split.topic), begins[0].get(key), answers[key])
-                for split in splits
-                if (key := (split.topic, split.partition)) not in failed and key in answers
-            ]
-            if doubts == 0 or not any(self._doubted(*each) for each in found):
+            answered = [key for key in partitions if key not in failed]
+            gone = [key for key in answered if key[0] not in topics or None in (ends[0][key], begins[0][key])]
+            if doubts == 0 or not gone:
                 break
             doubts -= 1
             self._client.renew()
             self._client.pause(DOUBT_SECONDS)
+        answers = self._with_open_transactions(splits, ends[0], action)
+        failed |= self._too_short(splits, answers)
         self._unanswered.see(len(failed), len(partitions), *self._example(failed))
-        return {split.split_id: self._end(split, topic, begin, end) for split, topic, begin, end in found}
+        plan: dict[str, SplitEnd] = {}
+        for split in splits:
+            key = (split.topic, split.partition)
+            if key not in failed and key in answers:
+                plan[split.split_id] = self._end(split, topics.get(split.topic), begins[0].get(key), answers[key])
+        return plan
 
-    def _doubted(self, split: KafkaSplit, topic: Topic | None, begin: int | None, end: int | None) -> bool:
-        """Whether records seem to be gone. A broker cut off from the others answers for its old leaders and topics."""
-        gone = topic is None or begin is None or end is None or end < split.start
-        return gone and not self._loss.knows(split.split_id, split.start)
+    def _too_short(
+        self, splits: Sequence[KafkaSplit], ends: Mapping[TopicPartitionId, int | None]
+    ) -> dict[TopicPartitionId, Exception]:
+        """Return the partitions that end before what was read of them, until they have done so for the allowed time.
+
+        A broker that is cut off from the others answers as the leader that it was. A new client may ask another broker.
+        """
+        now_seconds = self._now_seconds()
+        short: dict[TopicPartitionId, Exception] = {}
+        for split in splits:
+            name, key = split.split_id, (split.topic, split.partition)
+            end, over = ends.get(key), split.stop is not None and split.start >= split.stop
+            if end is None or over or self._loss.knows(name, split.start):
+                continue
+            if end >= split.start:
+                self._short_since_seconds.pop(name, None)
+                continue
+            since_seconds = self._short_since_seconds.setdefault(name, now_seconds)
+            if now_seconds - since_seconds < self._settings.give_up_seconds:
+                short[key] = ValueError(f"it ends at offset {end}, and was read up to offset {split.start}")
+        if short:
+            self._client.renew()
+        return short
 
     def _with_open_transactions(
         self, splits: Sequence[KafkaSplit], ends: Mapping[TopicPartitionId, int | None], action: str

@@ -54,9 +54,8 @@ FIRST_PATIENCE_SECONDS = 2.0
 """A consumer that brings nothing for this long is replaced by a new consumer, which has twice the time, and so on."""
 LONGEST_PATIENCE_SECONDS = 32.0
 ABSENT_SECONDS = 3.0
-"""A topic or partition that no answer has known for this long is deleted, and records that no answer has known for this
-long are lost; brokers that have just started do not know all topics, and a broker with old metadata does not know added
-partitions and records."""
+"""A topic or partition that no answer has known for this long is deleted; brokers that have just started do not know
+all of them, and a broker with old metadata does not know added partitions."""
 FETCH_BYTES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
 FETCH_ROWS = (1_000, 4_000, 16_000, 64_000, 100_000)
 """Few sizes, so that the consumer of the last batch fits the next batch too."""
@@ -100,7 +99,6 @@ class _Range:
     chunks: list[list[pa.Array[Any]]]
     given: int  # the position before which all rows were handed out
     rows: int = 0
-    beyond_since_seconds: float | None = None  # since when brokers say that the partition ends before the position
 
     @property
     def key(self) -> TopicPartitionId:
@@ -402,9 +400,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         return False
 
     def _out_of_range(self, each: _Range) -> bool:
-        """Take a position outside the partition: records were deleted, or the partition is shorter now.
+        """Take a position outside the partition: records were deleted, or the broker knows fewer records.
 
-        Return whether the broker answered where the partition begins and ends.
+        Return whether the answer is a sign of life.
         """
         # By the client, because a consumer's `get_watermark_offsets` gives the end as the begin if the question for the
         # begin fails (`rd_kafka_query_wmark_offsets_resp_cb` of librdkafka 2.16 drops the error).
@@ -422,27 +420,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             return True
         if low > each.position:
             self._lost(each, min(low, each.stop), "they were deleted (retention, or delete-records)")
-        elif high < each.position:
-            return self._beyond(each, high)
-        else:
-            self._seek(each)
-        each.beyond_since_seconds = None
-        return True
-
-    def _beyond(self, each: _Range, high: int) -> bool:
-        """Take a partition that ends before the position; return whether its rest is lost.
-
-        The next consumers ask again first, because a broker cut off from the others answers for its old partitions.
-        """
-        now_seconds = self._now_seconds()
-        if each.beyond_since_seconds is None:
-            each.beyond_since_seconds = now_seconds
-        if now_seconds - each.beyond_since_seconds >= ABSENT_SECONDS:
-            self._lost(each, None, f"the partition ends at offset {high} now")
             return True
-        self._used.errors.said = (
-            f"split {each.split.split_id!r} is read from offset {each.position}, and ends at {high}"
-        )
+        # A broker that is cut off from the others answers as the leader that it was, so the next consumer goes on.
+        self._used.errors.said = f"the partition ends at offset {high}, and is read from offset {each.position} on"
         return False
 
     def _lose_cut_off(self, ranges: Sequence[_Range]) -> bool:

@@ -103,19 +103,19 @@ def test_records_deleted_after_they_were_planned(kafka: Broker) -> None:
     assert counted == [{"data_losses": 1, "lost_offsets": 3}]
 
 
-def test_a_position_behind_the_end_is_lost_data(kafka: Broker, reading: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowmark.sources.kafka.planner.DOUBT_SECONDS", 0.05)
-    monkeypatch.setattr("lowmark.sources.kafka.reader.ABSENT_SECONDS", 0.05)
+def test_a_position_behind_the_end_is_lost_data_after_the_allowed_time(kafka: Broker, reading: Read) -> None:
     topic = kafka.create_topic()
     kafka.produce(topic, numbers(*range(3)))
-    start = {(topic, 0): 50}
-    lenient = reading(source_of(kafka, topic, start=start, on_data_loss="go_on"))
+    options = {"start": {(topic, 0): 50}, "give_up_after": "1 second"}
+    strict, lenient = (reading(source_of(kafka, topic, **options, on_data_loss=what)) for what in ("error", "go_on"))
 
+    assert strict.values() == lenient.values() == []
+    assert "it ends at offset 3, and was read up to offset 50" in str(strict.planner.trouble())
+    wait_until(lambda: lenient.values() == [] and lenient.planner.trouble() is None, "the allowed time is over")
     with pytest.raises(KafkaDataLost, match="from 50 on are lost: the partition ends at offset 3 now"):
-        reading(source_of(kafka, topic, start=start)).batch()
+        strict.batch()
     with pytest.raises(KafkaDataLost, match="from 50 on are lost: the partition ends at offset 3 now"):
-        read_tables(source_of(kafka, topic), [whole(topic, 60, start=50)])
-    assert lenient.values() == []
+        read_tables(source_of(kafka, topic, give_up_after="1 second"), [whole(topic, 60, start=50)])
     assert lenient.finished == set()
     assert lenient.splits[f"{topic}/0"].start == 50
 

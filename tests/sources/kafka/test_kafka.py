@@ -332,12 +332,11 @@ def test_records_that_are_gone(watermarks: tuple[int, int], lost: str, expected:
         assert ("incremental_assign", [("orders", 0, sought)]) in consumer.calls
 
 
-@pytest.mark.parametrize("silent", [False, True])
-def test_a_position_that_is_in_range_after_all_is_asked_for_again(silent: bool) -> None:
+def test_a_position_of_which_no_broker_says_whether_it_is_in_range_is_asked_for_again() -> None:
     consumer = ScriptedConsumer([[event(OUT_OF_RANGE)], [message(2), message(3)]])
     reader = reader_of(consumer, split(start=2, stop=4))
-    if silent:
-        cast("ScriptedCache", reader._consumers).client.silent.add(("orders", 0))
+    cast("ScriptedCache", reader._consumers).client.silent.add(("orders", 0))
+
     assert read(reader)[0] == {"orders/0": [2, 3]}
     assert ("incremental_assign", [("orders", 0, 2)]) in consumer.calls
 
@@ -492,7 +491,6 @@ def test_a_stop_that_is_not_reached_is_no_end() -> None:
     [
         ({0: (4, 9)}, 0, "offsets 0 to 3 are lost: they were deleted", SplitEnd(9, rows=5)),
         ({0: (9, 9)}, 3, "offsets 3 to 8 are lost", SplitEnd(9, rows=0)),
-        ({0: (0, 9)}, 12, "ends at offset 9 now, .*; a later record with an offset below 12 is", SplitEnd(12, rows=0)),
         ({}, 3, "the topic or the partition was deleted", SplitEnd(3, rows=0, finished=True)),
     ],
 )
@@ -516,32 +514,61 @@ def test_a_topic_of_another_id_is_another_topic_even_if_it_is_longer() -> None:
     assert planner_of(client).latest([split(0, 5, topic_id="")])["orders/0"].position == 100
 
 
-@pytest.mark.parametrize("there", [{}, {0: (0, 2)}])
-def test_records_that_are_not_there_are_asked_for_again_before_they_count_as_lost(there: Any) -> None:
-    client = ScriptedClient(orders=there)
-    planner = planner_of(client, go_on=True)
+def test_a_partition_that_is_not_there_is_asked_for_again_before_it_counts_as_deleted() -> None:
+    client = ScriptedClient()
 
     with pytest.raises(KafkaDataLost):
-        planner_of(client).latest([split(start=3)])
-    assert len(client.pauses) == DOUBTS
-    planner.latest([split(start=3)])
-    planner.latest([split(start=3)])
-    assert len(client.pauses) == 2 * DOUBTS, "a loss that was told is not doubted any more"
+        planner_of(client).latest([split()])
+    assert (len(client.pauses), client.requests) == (DOUBTS, DOUBTS + 1)
 
 
-@pytest.mark.parametrize("old", [{}, {0: (0, 2)}])
-def test_a_broker_that_is_cut_off_from_the_others_and_answers_for_what_it_knows_loses_nothing(old: Any) -> None:
-    client = ScriptedClient(orders={0: (0, 9)})
+def test_a_partition_that_a_broker_which_is_cut_off_does_not_know_is_asked_for_by_a_new_client() -> None:
+    client = ScriptedClient(orders={})
     renewed = client.renew
 
     def renew() -> None:
         renewed()
-        client.there = {"orders": {0: (0, 9)}}
+        client.there["orders"] = {0: (0, 9)}
 
     client.renew = renew  # type: ignore[method-assign]  # the new client asks another broker
-    client.there = {"orders": old}
 
     assert planner_of(client).latest([split(start=3, stop=6)]) == {"orders/0": SplitEnd(6, rows=3, finished=True)}
+
+
+def test_a_partition_that_ends_before_what_was_read_has_the_allowed_time_to_be_longer_again() -> None:
+    """A broker that is cut off from the others answers as the leader that it was."""
+    client = ScriptedClient(orders={0: (0, 2), 1: (0, 5)})
+    planner = planner_of(client, now_seconds=(clock := StillClock()))
+    short = split(start=3, stop=6)
+
+    answers = [planner.latest([short, split(1)])]
+    trouble = planner.trouble()
+    client.there["orders"][0] = (0, 4)
+    answers.append(planner.latest([short, split(1)]))
+
+    other = {"orders/1": SplitEnd(5, rows=5)}
+    assert answers == [other, other | {"orders/0": SplitEnd(4, rows=1)}]
+    assert trouble is not None
+    assert "1 of 2 partitions" in trouble
+    assert trouble.endswith("such as orders/0: it ends at offset 2, and was read up to offset 3")
+    assert planner.trouble() is None
+
+    client.there["orders"][0] = (0, 2)
+    planner.latest([short])
+    clock.now += SETTINGS.give_up_seconds
+    with pytest.raises(
+        KafkaDataLost, match=r"from 3 on are lost: .* ends at offset 2 now, .*; a later record with an offset b"
+    ):
+        planner.latest([short])
+
+
+def test_a_partition_that_stays_shorter_is_gone_on_with_from_where_it_was_read() -> None:
+    planner = planner_of(ScriptedClient(orders={0: (0, 9)}), go_on=True, now_seconds=(clock := StillClock()))
+
+    assert planner.latest([split(start=12)]) == {}
+    clock.now += SETTINGS.give_up_seconds
+    assert [planner.latest([split(start=12)]) for _ in range(2)] == 2 * [{"orders/0": SplitEnd(12, rows=0)}]
+    assert planner.metrics.values()["data_losses"] == 1
 
 
 def test_a_partition_without_a_leader_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
