@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import PartitionMetadata
 from lowmark.sources import SplitsAddition, SplitsRemoval, read_slices
 from lowmark.sources.kafka import KafkaDataLost, KafkaSource, KafkaSplit, KafkaUnavailable
 from lowmark.sources.kafka.consumers import CONSUMERS
 from lowmark.sources.kafka.librdkafka import LibrdkafkaLog
 from lowmark.sources.kit.discovery import DiscoveryFailed
 
-from tests.servers.kafka import Broker, Record, kafka_broker, kafka_pair
+from tests.servers.kafka import Broker, Record, kafka_broker, kafka_cut_off, kafka_pair
 from tests.servers.local import wait_until
 from tests.worlds.kafka_reading import Reading, source_of
 from tests.worlds.reading import read_tables
@@ -118,6 +119,37 @@ def test_a_position_behind_the_end_is_lost_data_after_the_allowed_time(kafka: Br
         read_tables(source_of(kafka, topic, give_up_after="1 second"), [whole(topic, 60, start=50)])
     assert lenient.finished == set()
     assert lenient.splits[f"{topic}/0"].start == 50
+
+
+def test_a_leader_that_is_cut_off_from_the_others_and_answers_for_what_it_knows_loses_nothing(
+    tmp_path: Path, reading: Read
+) -> None:
+    with kafka_cut_off(tmp_path) as (first, second, proxy):
+        topic = first.create_topic(replicas=[[2, 1]])
+        first.produce(topic, numbers(0, 1, 2))
+
+        def anew() -> Broker:
+            return Broker(first.bootstrap, first.process)  # with a client that asks no other broker first
+
+        def state() -> PartitionMetadata:
+            return anew().admin.list_topics(topic, timeout=5).topics[topic].partitions[0]
+
+        wait_until(lambda: set(state().isrs) == {1, 2}, "both brokers have the records")
+        proxy.kill()
+        wait_until(lambda: state().leader == 1, "another leader")
+        anew().produce(topic, numbers(3, 4, 5))
+        old = reading(source_of(second, topic, start={(topic, 0): 5}))
+        source = source_of(
+            first, topic, start={(topic, 0): 5}, bootstrap_servers=f"{first.bootstrap},{second.bootstrap}"
+        )
+        any_of_both = reading(source)
+
+        assert old.values() == []
+        assert "it ends at offset 3, and was read up to offset 5" in str(old.planner.trouble())
+        wait_until(lambda: any_of_both.values() == ["5"], "a new client asks the other broker")
+        for _ in range(4):
+            CONSUMERS.close()
+            assert read_tables(source, [whole(topic, 6, start=5)])[f"{topic}/0"]["value"].to_pylist() == [b"5"]
 
 
 def test_the_rest_of_a_planned_batch_is_lost_if_the_partition_ends_before_it(kafka: Broker) -> None:

@@ -25,6 +25,7 @@ from tests.servers.local import (
     started,
     wait_until,
 )
+from tests.servers.tcp_proxy import TcpProxy, tcp_proxied
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -265,10 +266,11 @@ def _kafka_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-def another_broker(folder: Path, first: Broker, node: int = 2) -> Broker:
+def another_broker(folder: Path, first: Broker, node: int = 2, *, controller_port: int | None = None) -> Broker:
     """Start another broker in the cluster of a broker from `kafka_broker`; the caller stops it.
 
-    Its log and data are in `folder`, which is created; `node` is its number, from 2 on.
+    Its log and data are in `folder`, which is created; `node` is its number, from 2 on. `controller_port` is where it
+    finds its controller, if not at the controller itself.
     """
     *run, _, described = first.process.command
     properties = dict(line.split("=", 1) for line in Path(described).read_text().splitlines() if "=" in line)
@@ -278,6 +280,8 @@ def another_broker(folder: Path, first: Broker, node: int = 2) -> Broker:
     at = f"PLAINTEXT://{LOCALHOST}:{port}"
     properties |= {"process.roles": "broker", "node.id": f"{node}", "listeners": at, "advertised.listeners": at}
     properties["log.dirs"] = str(folder / "data")
+    if controller_port is not None:
+        properties["controller.quorum.voters"] = f"1@{LOCALHOST}:{controller_port}"
     text = "".join(f"{name}={value}\n" for name, value in properties.items())
     return _start_node(run, folder, text, cluster, port)
 
@@ -292,6 +296,23 @@ def kafka_pair(folder: Path) -> Iterator[tuple[Broker, Broker]]:
             yield first, second
         finally:
             second.stop()
+
+
+@contextmanager
+def kafka_cut_off(folder: Path) -> Iterator[tuple[Broker, Broker, TcpProxy]]:
+    """Two brokers as in `kafka_pair`, and the proxy by which the second reaches its controller, but no client."""
+    [port] = free_ports(1)
+    at = f"advertised.listeners=PLAINTEXT://{{host}}:{{port}},CONTROLLER://{{host}}:{port}\n"
+    with kafka_broker(folder / "first", SOON_MISSED + at) as first:
+        described = Path(first.process.command[-1]).read_text()
+        [voter] = [line for line in described.splitlines() if line.startswith("controller.quorum.voters=")]
+        with tcp_proxied(int(voter.rpartition(":")[2]), folder, port=port) as proxy:
+            second = another_broker(folder / "second", first, controller_port=port)
+            try:
+                wait_until(lambda: len(first.admin.list_topics(timeout=5).brokers) == 2, "both brokers in one cluster")
+                yield first, second, proxy
+            finally:
+                second.process.kill()
 
 
 def _start_node(run: list[str], folder: Path, described: str, cluster: str, port: int) -> Broker:
