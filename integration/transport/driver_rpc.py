@@ -180,7 +180,7 @@ class ByHandReply(msgspec.Struct, Generic[Said], frozen=True, forbid_unknown_fie
 
 
 # The classes that planners and the service both use.
-CODEC = Codec(Row(Guidance), Row(PlannedRequest, apart={"planned": Planned}))
+CODEC = Codec(Row(Guidance), Row(Planned), Row(PlannedRequest))
 
 HEARTBEAT = Method(_SERVICE, "Heartbeat", HeartbeatRequest, HeartbeatReply, CODEC)
 GUIDE = Method(_SERVICE, "Guide", GuideRequest, Guidance, CODEC)
