@@ -40,7 +40,7 @@ class BatchTrack:
     tracker: SplitTracker = field(default_factory=SplitTracker)
     watermarks_us: dict[SplitId, int] = field(default_factory=dict)  # the largest that a generator emitted
     names: dict[int, str] = field(default_factory=dict)
-    events: dict[int, tuple[tuple[int, int, bytes], ...]] = field(default_factory=dict)
+    events: dict[int, list[tuple[int, int, bytes]]] = field(default_factory=dict)
     lateness: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
     counted: dict[int, dict[str, float]] = field(default_factory=dict)
     times: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
