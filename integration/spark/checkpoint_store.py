@@ -113,20 +113,17 @@ def alone_in(store: CheckpointStore) -> Iterator[bool]:
 
     The lock ends with its process. A checkpoint elsewhere, or on a file system without locks, is not locked.
     """
-    place = Path(store.root) if isinstance(store, LocalStore) else store.local
-    if place is None:
+    if not isinstance(store, LocalStore):
         yield True
         return
     import fcntl  # not at the top, because Windows has no such module, and every query imports this file
 
-    folder, alone = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), True
+    folder, alone = os.open(store.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), True
     try:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            alone = False
-        except OSError:  # it has no locks
-            pass
+        except OSError as refused:  # another error says that the file system has no locks
+            alone = not isinstance(refused, BlockingIOError)
         yield alone
     finally:
         os.close(folder)
