@@ -23,7 +23,7 @@ _AGAIN = (
 
 
 def conflict(
-    written: Sequence[str],
+    written: Sequence[str | None],
     wrapped: Sequence[str],
     read: Sequence[str],
     sources: Mapping[str, Sequence[int]],
@@ -36,7 +36,7 @@ def conflict(
     """Say why a query cannot continue from a checkpoint, if lowmark is the reason.
 
     Args:
-        written: the newest offset of each source in the checkpoint.
+        written: the newest offset of each source in the checkpoint; None: it has none.
         wrapped: names of the streams that the query wraps, in the order of their heartbeats.
         read: names of the streams that it reads, likewise.
         sources: name of each wrapped stream -> numbers of its sources.
