@@ -43,6 +43,14 @@ _WATERMARK = "watermark"
 _ARROW = pa.schema([pa.field(_WATERMARK, pa.timestamp("us", tz="UTC"))])
 
 
+def this_batch() -> tuple[str, int] | None:
+    """Return the ids of the query and of the batch to which this task belongs; None in a batch query."""
+    context = TaskContext.get()
+    assert context is not None, "only a task belongs to a batch"
+    query_id, batch_id = map(context.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
+    return None if query_id is None or batch_id is None else (query_id, int(batch_id))
+
+
 def of_this_batch() -> int | None:
     """Return the watermark by which Spark drops rows in the batch of this task, microseconds.
 
