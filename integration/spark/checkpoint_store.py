@@ -357,7 +357,8 @@ class HadoopStore:
             if is_there and not self._files.listStatus(new):
                 is_there = not self._files.delete(new, False)
             if not is_there:
-                self._rename(old, new)
+                if not self._files.rename(old, new):
+                    raise OSError(f"could not rename {old} to {new}")
                 return
             if self._renames_over is not None:  # an atomic rename leaves no half, so the target is someone else's
                 raise OSError(f"{new} is there already")
@@ -368,10 +369,6 @@ class HadoopStore:
                     self._files.delete(self._path(f"{target}/{name}"), True)
                 self.move(f"{source}/{name}", f"{target}/{name}")
             self._files.delete(old, True)
-
-    def _rename(self, old: JavaObject, new: JavaObject) -> None:
-        if not self._files.rename(old, new):
-            raise OSError(f"could not rename {old} to {new}")
 
     def age_seconds(self, path: str) -> float | None:
         with self._reading(path):
