@@ -204,7 +204,7 @@ class _Checkpoint:
         if last is not None and not last.done and self._has_begun(number, last):
             return self._go_on(number, last)
         entries = self._read_entries()
-        why_not_yet = self._check_stopped()
+        why_not_yet = self._check_stopped(last)
         change = AdoptionPlan(self._action, entries, self._folders(), self._refused).change(streams)
         if isinstance(change, str):
             return Adoption(self._store.root, Change(self._action, (), (), ()), None, done=False, why_nothing=change)
@@ -219,7 +219,7 @@ class _Checkpoint:
             if last.done or not self._stands(number, last):
                 raise self._nothing_to_undo(number, last)
             return self._begin(number, last)
-        why_not_yet = self._check_stopped()
+        why_not_yet = self._check_stopped(last)
         if not self._stands(number, last):
             other = "leave" if self._action == "adopt" else "adopt"
             raise self._refused(
@@ -345,11 +345,11 @@ class _Checkpoint:
         newest = last.entries[0]
         return self._stands(number, last) and self._read(f"offsets/{newest.name}") != newest.before
 
-    def _check_stopped(self) -> str | None:
+    def _check_stopped(self, last: Change | None) -> str | None:
         """Refuse if a query seems to run; a dry run returns the reason instead."""
         found = self._query_here()
         if found is None and not self._stopped:
-            found = self._sign_of_a_query()
+            found = self._sign_of_a_query(last)
         if found is None:
             return None
         fact, hint = found
@@ -377,14 +377,13 @@ class _Checkpoint:
             f"Start with a new checkpoint; for Kafka, `lowmark offsets {shlex.quote(self._given)}` says where."
         )
 
-    def _sign_of_a_query(self) -> tuple[str, str] | None:
+    def _sign_of_a_query(self, last: Change | None) -> tuple[str, str] | None:
         """Return a sign that a query runs on it somewhere, and the remedy; None without a sign."""
         hint = "stop the query; if it has ended, say so: --stopped (stopped=True)."
         planned, committed = (batches(self._store, folder)[:1] for folder in ("offsets", "commits"))
         if planned and planned != committed:
             return f"batch {planned[0]} is planned and not committed, so a query may be running it", hint
         files = [f"commits/{batch}" for batch in committed]
-        _, last = last_change(self._store, self._refused)
         if last is None or [last.entries[0].name] != [str(batch) for batch in planned]:  # else the change wrote it
             files += [f"offsets/{batch}" for batch in planned]
         ages = [age for file in files if (age := self._store.age_seconds(file)) is not None]
