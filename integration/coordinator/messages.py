@@ -151,20 +151,20 @@ class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 # -- the table
 
-_TASK = {"task": TaskId}
 CODEC = Codec(
     Row(TaskId),
     Row(AlignmentParams),
     # what tasks say
     Row(TaskRegistered, "Register"),
-    Row(ReplyLowWatermark, "Reply", together=_TASK),
+    Row(ReplyLowWatermark, "Reply"),
     Row(LeaseRenewed, "Renew"),
     Row(TaskDeregistered, "Deregister"),
     Row(TaskForgotten, "Forget"),
     # what they hear
-    Row(RetrieveLowWatermark, "Asked", together=_TASK, whole=Micros),
-    Row(NotifyNewLowWatermark, "NewLowWatermark", together=_TASK, whole=Micros),
-    Row(CapAnnounced, "Capped", apart={"cap": Cap}, whole=Micros),
+    Row(RetrieveLowWatermark, "Asked", whole=Micros),
+    Row(NotifyNewLowWatermark, "NewLowWatermark", whole=Micros),
+    Row(Cap, whole=Micros),
+    Row(CapAnnounced, "Capped", whole=Micros),
     # what is answered
     Row(Taken, "Taken"),
     Row(Refused, "Refused"),

@@ -147,7 +147,7 @@ def conflict_of(query: Query, streams: Mapping[str, Stream]) -> str | None:
             own = [each for n, each in enumerate(own) if each[0] not in [stream for stream, _ in own[:n]]]
             renumbered = not {id_ for id_, _ in written.sources} <= set(map(str, query.source_numbers()))
         return conflict(
-            [offset or "" for offset in written.placed(len(kinds))],
+            written.placed(len(kinds)),
             [stream.name for stream, _ in own if not stream.reads],
             [stream.name for stream, _ in own if stream.reads],
             {stream.name: numbers for stream, numbers in own},

@@ -1,24 +1,18 @@
-"""Dataclasses on a wire: a codec, a table with the form of each class, and the methods of both wires.
+"""Dataclasses on a wire: a codec, a table of the classes, and the methods of both wires.
 
 A message is a map of its fields, in msgpack, with the tag of its class under ``type`` if the table gives it one. The
 reader checks the values against the types of the fields, and an unknown field is an error. A field with its default
 value is not written, so an older end understands a message that does not use a new field. A class of the protocol is
-a message without change, and a new class takes a row. Worked example:
-
-    Row(RetrieveLowWatermark, "Asked", together={"task": TaskId})
-
-puts the fields of the class that `TaskId` also has into a map of their own:
-
-    {"type": "Asked", "task": {"job_id": "job", "source_id": "orders", "task_id": "0"}, "timestamp": 7}
+a message without change, and a new class takes a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
 from operator import attrgetter
 from types import UnionType
-from typing import Any, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from lowmark.integration.errors import MalformedMessage
@@ -27,6 +21,7 @@ from lowmark.watermark import LowmarkError
 MessageT = TypeVar("MessageT")
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
+_Change = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +30,6 @@ class Row:
 
     message: type
     tag: str | None = None  # the name of the class there; None: its place alone tells the class
-    # Name -> dataclass: the fields that it shares with the class stand in a map, which a property of the class makes.
-    together: Mapping[str, type] = field(default_factory=dict)
-    apart: Mapping[str, type] = field(default_factory=dict)  # the fields of this field's value stand beside the others
     whole: Any = int  # what stands for `int` in the types of the fields
 
 
@@ -61,7 +53,7 @@ class Codec:
 
     def __init__(self, *rows: Row) -> None:
         self._structs: dict[type, type[msgspec.Struct]] = {}
-        self._changes: dict[type, Callable[[Any], Any]] = {}  # a class into its struct, and a struct into its class
+        self._changes: dict[type, _Change] = {}  # a class into its struct, and a struct into its class
         for row in rows:
             self._add(row)
 
@@ -113,56 +105,23 @@ class Codec:
     # -- the table
 
     def _add(self, row: Row) -> None:
-        places = sorted(_places(row), key=lambda place: bool(place.default))  # required fields first, as msgspec wants
+        hints = get_type_hints(row.message, include_extras=True)
         struct = msgspec.defstruct(
             row.message.__name__ if row.tag is None else row.tag,
-            [(each.name, self._type_of(each.kind, row.whole), *each.default) for each in places],
+            [(each.name, self._type_of(hints[each.name], row.whole), *_default(each)) for each in fields(row.message)],
             frozen=True,
             forbid_unknown_fields=True,
             omit_defaults=True,
             tag=row.tag,
         )
+        names = [each.name for each in fields(row.message)]
+        inside: dict[str, _Change] = {name: self._changed for name in names if self._holds_messages(hints[name])}
+        or_errors: dict[str, _Change] = {name: self._or_error for name in inside if _holds_errors(hints[name])}
         self._structs[row.message] = struct
-        self._changes |= {row.message: self._writer(struct, places), struct: self._reader(row)}
-
-    def _writer(self, struct: type[msgspec.Struct], places: list[_Place]) -> Callable[[Any], msgspec.Struct]:
-        values_of = _values(each.path for each in places)
-        nested = [at for at, each in enumerate(places) if self._holds_messages(each.kind)]
-
-        def write(message: Any) -> msgspec.Struct:
-            values = [*values_of(message)]
-            for at in nested:
-                values[at] = self._changed(values[at])
-            return struct(*values)
-
-        return write
-
-    def _reader(self, row: Row) -> Callable[[Any], Any]:
-        hints = _hints(row.message)
-        paths = list[str]()
-        changes = list[tuple[slice, Callable[..., Any]]]()  # values that become one, and the function for it
-        for name, kind in hints.items():
-            first = len(paths)
-            if name in row.apart:
-                paths += _hints(row.apart[name])
-                changes.append((slice(first, len(paths)), row.apart[name]))
-                continue
-            inside = (f"{at}.{name}" for at, part in row.together.items() if name in _hints(part))
-            paths.append(next(inside, name))
-            if get_origin(kind) is list and LowmarkError in get_args(get_args(kind)[0]):
-                changes.append((slice(first, len(paths)), self._or_error))
-            elif self._holds_messages(kind):
-                changes.append((slice(first, len(paths)), self._changed))
-        changes.reverse()  # backwards, so that earlier places stay valid
-        values_of = _values(paths)
-
-        def read(wire: Any) -> Any:
-            values = [*values_of(wire)]
-            for at, change in changes:
-                values[at] = [change(*values[at])]
-            return row.message(*values)
-
-        return read
+        self._changes |= {
+            row.message: _change(names, struct, inside),
+            struct: _change(names, row.message, inside | or_errors),
+        }
 
     def _holds_messages(self, kind: Any) -> bool:
         return kind in self._structs or any(map(self._holds_messages, get_args(kind)))
@@ -192,44 +151,25 @@ class Method(Generic[Question, Answer]):
         self.decode_question, self.decode_answer = codec.decoder(question), codec.decoder(answer)
 
 
-class _Place(NamedTuple):
-    """A field on the wire, and the path to its value in a message."""
+def _change(names: list[str], into: Callable[..., Any], inside: Mapping[str, _Change]) -> _Change:
+    """Return a function that makes an object out of another one with the same fields, some of them changed inside."""
+    values_of = attrgetter(*names)
+    changes = [(names.index(name), of) for name, of in inside.items()]
 
-    name: str
-    kind: Any
-    default: tuple[Any, ...]  # holds the default if the field has one
-    path: str
+    def change(value: Any) -> Any:
+        values = [*values_of(value)] if len(names) > 1 else [values_of(value)]
+        for at, of in changes:
+            values[at] = of(values[at])
+        return into(*values)
 
-
-def _values(paths: Iterable[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a getter of the values at some paths, always as a tuple."""
-    paths = [*paths]
-    find = attrgetter(*paths)
-    return find if len(paths) > 1 else lambda value: (find(value),)
+    return change
 
 
-def _places(row: Row) -> Iterator[_Place]:
-    inside = set[str]()
-    for name, kind in row.together.items():
-        yield _Place(name, kind, (), name)
-        inside |= _hints(kind).keys()
-    hints = _hints(row.message)
-    for each in fields(row.message):
-        if each.name in row.apart:
-            part = row.apart[each.name]
-            for sub in fields(part):
-                yield _Place(sub.name, _hints(part)[sub.name], _default(sub), f"{each.name}.{sub.name}")
-        elif each.name not in inside:
-            yield _Place(each.name, hints[each.name], _default(each), each.name)
+def _holds_errors(kind: Any) -> bool:
+    return get_origin(kind) is list and LowmarkError in get_args(get_args(kind)[0])
 
 
 def _default(each: Field[Any]) -> tuple[Any, ...]:
     if each.default_factory is not MISSING:
         return (msgspec.field(default_factory=each.default_factory),)
     return () if each.default is MISSING else (each.default,)
-
-
-def _hints(kind: type) -> dict[str, Any]:
-    """The fields of a dataclass, in order, and their types."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {each.name: hints[each.name] for each in fields(kind)}

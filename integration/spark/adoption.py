@@ -34,7 +34,7 @@ from lowmark.watermark.names import unfit_character
 from lowmark.watermark.printable import printable
 
 from .adoption_plan import AdoptionPlan
-from .changes import Action, Change, Changes, Entry
+from .changes import Action, Change, Entry, keep_change, last_change
 from .checkpoint import CHANGES
 from .checkpoint_store import CheckpointStore, LocalStore, alone_in, batches, is_elsewhere, local_path, open_store
 from .offset_log import COPY, OffsetEntry, ahead_of_clock, next_watermark_ms
@@ -188,7 +188,6 @@ class _Checkpoint:
         self._given, self._action, self._spark = os.fspath(checkpoint), action, spark
         self._dry_run, self._stopped = dry_run, stopped
         self._store = self._open()
-        self._changes = Changes(self._store, self._given)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -201,11 +200,11 @@ class _Checkpoint:
             yield
 
     def run(self, streams: Mapping[str, Sequence[int] | None] | None) -> Adoption:
-        number, last = self._changes.last()
+        number, last = last_change(self._store, self._refused)
         if last is not None and not last.done and self._has_begun(number, last):
             return self._go_on(number, last)
         entries = self._read_entries()
-        why_not_yet = self._check_stopped()
+        why_not_yet = self._check_stopped(last)
         change = AdoptionPlan(self._action, entries, self._folders(), self._refused).change(streams)
         if isinstance(change, str):
             return Adoption(self._store.root, Change(self._action, (), (), ()), None, done=False, why_nothing=change)
@@ -213,14 +212,14 @@ class _Checkpoint:
         return self._begin(number + 1, change, why_not_yet, warning)
 
     def undo(self) -> Adoption:
-        number, last = self._changes.last()
+        number, last = last_change(self._store, self._refused)
         if last is None or last.action != self._action:
             raise self._nothing_to_undo(number, last)
         if last.undoes is not None:
             if last.done or not self._stands(number, last):
                 raise self._nothing_to_undo(number, last)
             return self._begin(number, last)
-        why_not_yet = self._check_stopped()
+        why_not_yet = self._check_stopped(last)
         if not self._stands(number, last):
             other = "leave" if self._action == "adopt" else "adopt"
             raise self._refused(
@@ -346,11 +345,11 @@ class _Checkpoint:
         newest = last.entries[0]
         return self._stands(number, last) and self._read(f"offsets/{newest.name}") != newest.before
 
-    def _check_stopped(self) -> str | None:
+    def _check_stopped(self, last: Change | None) -> str | None:
         """Refuse if a query seems to run; a dry run returns the reason instead."""
         found = self._query_here()
         if found is None and not self._stopped:
-            found = self._sign_of_a_query()
+            found = self._sign_of_a_query(last)
         if found is None:
             return None
         fact, hint = found
@@ -378,14 +377,13 @@ class _Checkpoint:
             f"Start with a new checkpoint; for Kafka, `lowmark offsets {shlex.quote(self._given)}` says where."
         )
 
-    def _sign_of_a_query(self) -> tuple[str, str] | None:
+    def _sign_of_a_query(self, last: Change | None) -> tuple[str, str] | None:
         """Return a sign that a query runs on it somewhere, and the remedy; None without a sign."""
         hint = "stop the query; if it has ended, say so: --stopped (stopped=True)."
         planned, committed = (batches(self._store, folder)[:1] for folder in ("offsets", "commits"))
         if planned and planned != committed:
             return f"batch {planned[0]} is planned and not committed, so a query may be running it", hint
         files = [f"commits/{batch}" for batch in committed]
-        _, last = self._changes.last()
         if last is None or [last.entries[0].name] != [str(batch) for batch in planned]:  # else the change wrote it
             files += [f"offsets/{batch}" for batch in planned]
         ages = [age for file in files if (age := self._store.age_seconds(file)) is not None]
@@ -419,17 +417,17 @@ class _Checkpoint:
     def _apply(self, number: int, change: Change) -> None:
         """Do all steps of a change that are not done yet."""
         newest, *others = change.entries
-        self._changes.keep(number, change)
+        keep_change(self._store, number, change)
         self._store.write(f"offsets/{newest.name}", self._at_work(change))
         for moved, (one, to) in enumerate(change.moves[change.moved :], change.moved + 1):
             if self._store.names(f"sources/{one}"):  # else moved already, or of no source
                 self._store.move(f"sources/{one}", f"sources/{to}")
             change = msgspec.structs.replace(change, moved=moved)
-            self._changes.keep(number, change)
+            keep_change(self._store, number, change)
         for entry in others:
             self._store.write(f"offsets/{entry.name}", entry.after)
         self._store.write(f"offsets/{newest.name}", newest.after)
-        self._changes.keep(number, msgspec.structs.replace(change, done=True))
+        keep_change(self._store, number, msgspec.structs.replace(change, done=True))
 
     def _at_work(self, change: Change) -> str:
         return f'{_CLOSED} and was stopped; run "{change.command} CHECKPOINT" again'

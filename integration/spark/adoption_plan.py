@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from lowmark.integration.errors import AdoptionRefused
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
+from lowmark.watermark.printable import counted
 
 from .changes import Action, Change, Entry, layout, pairs, spots, without_heartbeats, without_repeats
-from .conflict import how_many
 from .kafka_offsets import read_positions
 from .logical_plan import WATERMARK_POLICY, is_max
 from .offset_log import LEFT_OUT, OffsetEntry
@@ -98,14 +98,14 @@ class AdoptionPlan:
             )
         if len(streams) > count:
             raise self._refused(
-                f"{len(streams)} streams are named ({', '.join(streams)}), and it has {how_many(count)}",
+                f"{len(streams)} streams are named ({', '.join(streams)}), and it has {counted(count, 'source')}",
                 "name the streams that the query wraps, each once.",
             )
         numbered = " ".join(f"--stream {shlex.quote(f'{name}={n}')}" for n, name in enumerate(streams))
         unsaid = [name for name, numbers in streams.items() if numbers is None]
         if unsaid and not (len(unsaid) == len(streams) and len(streams) == count):
             raise self._refused(
-                f"it has {how_many(count)}, and the sources of {', '.join(unsaid)} are not given",
+                f"it has {counted(count, 'source')}, and the sources of {', '.join(unsaid)} are not given",
                 f"pass their numbers, such as {numbered}; several are separated by commas, and sources/ has a folder "
                 "for each.",
             )

@@ -63,9 +63,7 @@ def _keep_going(spark: SparkSession, execution: JavaObject) -> None:
 
     jvm: Any = spark._jvm
     gateway = spark.sparkContext._gateway
-    readers = jvm
-    for part in execution.getClass().getPackage().getName().split("."):
-        readers = getattr(readers, part)
+    readers = getattr(jvm, execution.getClass().getPackage().getName())
     ours = _sources_of_ours(execution.logicalPlan())  # makes the lazy plan, which fixes sources and trigger
     limits = jvm.java.util.LinkedHashMap()
     for source in items(execution.uniqueSources().keySet().toSeq()):

@@ -9,14 +9,13 @@ else.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
 from lowmark.integration.errors import AdoptionRefused, UnknownFormat, UnreadableHeartbeat
 from lowmark.watermark.names import unfit_character
-from lowmark.watermark.printable import printable
 
 from .checkpoint import CHANGES
 from .checkpoint_store import CheckpointStore
@@ -59,45 +58,40 @@ class Change(msgspec.Struct, frozen=True):
         return (self.action == "adopt") is (self.undoes is None)
 
 
-class Changes:
-    """The changes of one checkpoint."""
+def last_change(store: CheckpointStore, refused: Callable[[str, str], AdoptionRefused]) -> tuple[int, Change | None]:
+    """Return number and content of the last change of a checkpoint; 0 and None if there was none.
 
-    def __init__(self, store: CheckpointStore, given: str) -> None:
-        self._store, self._given = store, printable(given)
+    Raises `AdoptionRefused`, which `refused` makes from a fact and a hint.
+    """
+    numbers = [int(found[1]) for name in store.names(CHANGES) if (found := _FILE.fullmatch(name))]
+    if not numbers:
+        return 0, None
+    number = max(numbers)
+    file = f"{CHANGES}/{number}.json"
+    try:
+        text = store.read(file) or ""
+        form = msgspec.json.decode(text, type=dict).get("format")
+        if form != _FORMAT:
+            raise refused(
+                f"{file} has format {form!r:.80}, and this lowmark knows {_FORMAT}",
+                "use the later version of lowmark that wrote it.",
+            )
+        change = msgspec.json.decode(text, type=Change)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
+        raise refused(f"{file} cannot be read ({broken})", "remove it if you are sure of the rest.") from broken
+    try:
+        _check(change, number)
+    except (UnknownFormat, UnreadableHeartbeat) as foreign:
+        raise refused(
+            f"{file} is not one that lowmark writes: {foreign}",
+            "nothing was touched. Find out who put it there; remove it if you are sure of the rest.",
+        ) from foreign
+    return number, change
 
-    def last(self) -> tuple[int, Change | None]:
-        """Return number and content of the last change; 0 and None if there was none. Raises `AdoptionRefused`."""
-        numbers = [int(found[1]) for name in self._store.names(CHANGES) if (found := _FILE.fullmatch(name))]
-        if not numbers:
-            return 0, None
-        number = max(numbers)
-        file = f"{CHANGES}/{number}.json"
-        try:
-            text = self._store.read(file) or ""
-            form = msgspec.json.decode(text, type=dict).get("format")
-            if form != _FORMAT:
-                raise AdoptionRefused(
-                    self._given,
-                    f"{file} has format {form!r:.80}, and this lowmark knows {_FORMAT}",
-                    "use the later version of lowmark that wrote it.",
-                )
-            change = msgspec.json.decode(text, type=Change)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
-            raise AdoptionRefused(
-                self._given, f"{file} cannot be read ({broken})", "remove it if you are sure of the rest."
-            ) from broken
-        try:
-            _check(change, number)
-        except (UnknownFormat, UnreadableHeartbeat) as foreign:
-            raise AdoptionRefused(
-                self._given,
-                f"{file} is not one that lowmark writes: {foreign}",
-                "nothing was touched. Find out who put it there; remove it if you are sure of the rest.",
-            ) from foreign
-        return number, change
 
-    def keep(self, number: int, change: Change) -> None:
-        self._store.write(f"{CHANGES}/{number}.json", msgspec.json.encode(change).decode())
+def keep_change(store: CheckpointStore, number: int, change: Change) -> None:
+    """Write a change into the checkpoint, or what is done of it by now."""
+    store.write(f"{CHANGES}/{number}.json", msgspec.json.encode(change).decode())
 
 
 def layout(entry: OffsetEntry) -> tuple[tuple[int, str], ...]:

@@ -113,20 +113,17 @@ def alone_in(store: CheckpointStore) -> Iterator[bool]:
 
     The lock ends with its process. A checkpoint elsewhere, or on a file system without locks, is not locked.
     """
-    place = Path(store.root) if isinstance(store, LocalStore) else store.local
-    if place is None:
+    if not isinstance(store, LocalStore):
         yield True
         return
     import fcntl  # not at the top, because Windows has no such module, and every query imports this file
 
-    folder, alone = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), True
+    folder, alone = os.open(store.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), True
     try:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            alone = False
-        except OSError:  # it has no locks
-            pass
+        except OSError as refused:  # another error says that the file system has no locks
+            alone = not isinstance(refused, BlockingIOError)
         yield alone
     finally:
         os.close(folder)
@@ -360,7 +357,8 @@ class HadoopStore:
             if is_there and not self._files.listStatus(new):
                 is_there = not self._files.delete(new, False)
             if not is_there:
-                self._rename(old, new)
+                if not self._files.rename(old, new):
+                    raise OSError(f"could not rename {old} to {new}")
                 return
             if self._renames_over is not None:  # an atomic rename leaves no half, so the target is someone else's
                 raise OSError(f"{new} is there already")
@@ -371,10 +369,6 @@ class HadoopStore:
                     self._files.delete(self._path(f"{target}/{name}"), True)
                 self.move(f"{source}/{name}", f"{target}/{name}")
             self._files.delete(old, True)
-
-    def _rename(self, old: JavaObject, new: JavaObject) -> None:
-        if not self._files.rename(old, new):
-            raise OSError(f"could not rename {old} to {new}")
 
     def age_seconds(self, path: str) -> float | None:
         with self._reading(path):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
+from lowmark.watermark.printable import counted
 
 from .checkpoint_store import is_elsewhere
 from .offset_log import json_object
@@ -22,7 +23,7 @@ _AGAIN = (
 
 
 def conflict(
-    written: Sequence[str],
+    written: Sequence[str | None],
     wrapped: Sequence[str],
     read: Sequence[str],
     sources: Mapping[str, Sequence[int]],
@@ -35,7 +36,7 @@ def conflict(
     """Say why a query cannot continue from a checkpoint, if lowmark is the reason.
 
     Args:
-        written: the newest offset of each source in the checkpoint.
+        written: the newest offset of each source in the checkpoint; None: it has none.
         wrapped: names of the streams that the query wraps, in the order of their heartbeats.
         read: names of the streams that it reads, likewise.
         sources: name of each wrapped stream -> numbers of its sources.
@@ -101,7 +102,7 @@ def conflict(
 
 def _late_to_came_or_went(lines: int, uses: int | None, *, renumbered: bool) -> str | None:
     if uses not in (None, lines):
-        fact = f"has {how_many(lines)}, heartbeats counted, and this query has {how_many(uses)}"
+        fact = f"has {counted(lines, 'source')}, heartbeats counted, and this query has {counted(uses, 'source')}"
     elif renumbered:
         fact = "does not number its sources as this query does, so Spark would read a source anew from its start"
     else:
@@ -121,8 +122,8 @@ def _native(lines: int, uses: int | None, heartbeats: int, command: str) -> str:
         fact = "so it lacks the heartbeat, which is a source to Spark. Hint: run"
     else:
         fact = (
-            f"and has {how_many(lines)}, and this query has {how_many(uses - heartbeats)} beside its heartbeats: "
-            f"{_AGAIN}. Hint: leave late_to out, run"
+            f"and has {counted(lines, 'source')}, and this query has {counted(uses - heartbeats, 'source')} beside its "
+            f"heartbeats: {_AGAIN}. Hint: leave late_to out, run"
         )
     return f"its checkpoint was written by a query without lowmark, {fact} {command}"
 
@@ -161,11 +162,6 @@ def _is_misplaced(heartbeats: Sequence[HeartbeatOffset | None], kinds: Sequence[
     if len(kinds) != len(heartbeats):  # for another length Spark itself refuses the query
         return False
     return any(found is not None and not kind for found, kind in zip(heartbeats, kinds, strict=True))
-
-
-def how_many(count: int) -> str:
-    """Return "1 source", "2 sources" and so on."""
-    return "1 source" if count == 1 else f"{count} sources"
 
 
 def _streams(names: Sequence[str]) -> str:

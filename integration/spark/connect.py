@@ -60,8 +60,8 @@ class ConnectSession:
         self._left: dict[str, Farewell] = {}
         self._queries: dict[str, ConnectQuery] = {}  # by run
         self._listener: QueryEvents | None = None  # until the session listened for the first time
-        self._put: Callable[[str, Any], None] = lambda *_: None
-        self._relay: Relay  # since `listen`
+        self._keep: Callable[[ConnectQuery], None]  # since `listen`, as the next
+        self._relay: Relay
 
     @property
     def application(self) -> str:
@@ -119,30 +119,30 @@ class ConnectSession:
         register_class(spark, TellSource)
         with on_the_server():
             spark.read.format(FORMAT).load().schema  # noqa: B018  # the analysis asks whether lowmark is there
-        relay = self._relay = Relay(answer, enqueue, self._tell, self._listen_again, self._sign, self._names)
-
-        def put(kind: str, raw: Any) -> None:
-            event = ClientEvent(raw)
-            query = self._queries.get(event.run_id)
-            if query is None:
-                farewells = ClientCheckpoint(self._left)
-                name = getattr(raw, "name", None)
-                query = ConnectQuery(
-                    self._explained, spark.conf.get, event.query_id, event.run_id, name, farewells, relay.silence
-                )
-                self._queries[event.run_id] = query
-                keep(query)
-            relay.put(kind, event, query)
-            if kind == "terminated":
-                self._queries.pop(event.run_id, None)  # both the listener and the relay may tell of an end
-
-        self._put, listener = put, QueryEvents(put)
+        self._keep = keep
+        self._relay = Relay(answer, enqueue, self._tell, self._listen_again, self._sign, self._names)
+        listener = QueryEvents(self._put)
         try:
             self._add(listener)
         except BaseException:
-            relay.close()  # nobody stops a session that was never listened to
+            self._relay.close()  # nobody stops a session that was never listened to
             raise
         self._listener = listener  # last, because the relay would add it, too
+
+    def _put(self, kind: str, raw: Any) -> None:
+        """Take an event; both the listener and the relay may tell of an end."""
+        event = ClientEvent(raw)
+        query = self._queries.get(event.run_id)
+        if query is None:
+            farewells, name = ClientCheckpoint(self._left), getattr(raw, "name", None)
+            query = ConnectQuery(
+                self._explained, self.spark.conf.get, event.query_id, event.run_id, name, farewells, self._relay.silence
+            )
+            self._queries[event.run_id] = query
+            self._keep(query)
+        self._relay.put(kind, event, query)
+        if kind == "terminated":
+            self._queries.pop(event.run_id, None)
 
     def _add(self, listener: QueryEvents) -> bool:
         """Listen to the session's queries, and return whether it worked."""

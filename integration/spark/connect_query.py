@@ -69,9 +69,6 @@ class ConnectQuery:
         """Let a batch be the newest."""
         self._batches.append(progress)
 
-    def end(self) -> None:
-        self.active = False
-
     def newest(self, after: int | None = None) -> Progress | None:
         newest = self._batches[-1] if self._batches else None
         return None if newest is None or newest.batch_id == after else newest

@@ -51,8 +51,7 @@ def warn_of_forgotten_heartbeat(query: JavaObject, files: FarewellFiles) -> None
         entry = files.newest_entry()
         if entry is None or entry.version == 1 or entry.named or not entry.heartbeats:
             return
-        offsets = [offset or "" for _, offset in entry.sources]
-        why = conflict(offsets, [], [], {}, checkpoint=files.checkpoint)
+        why = conflict([offset for _, offset in entry.sources], [], [], {}, checkpoint=files.checkpoint)
     except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
         log.debug("the checkpoint of a query that starts could not be looked at: %s", failed)
         return

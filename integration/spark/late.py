@@ -10,10 +10,11 @@ the heartbeat, so `wrap` refuses `late=`, `watermark=` and `late_to=` with that 
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING
 
-from lowmark.integration.transport.late import PROPERTY, as_text
+from lowmark.integration.transport.late import PROPERTY
 from lowmark.sources.spark.settings import is_true
 from lowmark.watermark.moment import MILLISECOND_US
 
@@ -38,7 +39,7 @@ def tell(query: JavaObject, files: FarewellFiles) -> None:
         if is_true(conf.get(ALLOWS_MULTIPLE)):
             last = execution.lastExecution()
             told_ms = _of_log(files) if last is None else _of_plan(last)
-            conf.set(PROPERTY, as_text({batch_id: ms * MILLISECOND_US for batch_id, ms in told_ms.items()}))
+            conf.set(PROPERTY, json.dumps({batch_id: ms * MILLISECOND_US for batch_id, ms in told_ms.items()}))
     except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
         log.warning("query %s: late rows cannot be told apart (%s)", query.id().toString(), failed)
 

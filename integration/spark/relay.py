@@ -160,7 +160,7 @@ class Relay:
                 self._refuse(event, query, unreadable)
                 return
         elif kind == "terminated":
-            query.end()
+            query.active = False
         self._enqueue(kind, event)
         if kind == "terminated":
             for token in [token for token, reader in self._readers.items() if reader.query is query]:

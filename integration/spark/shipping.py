@@ -26,7 +26,8 @@ import tarfile
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,15 +124,14 @@ def _content(zipped: Path, names: Iterable[str]) -> str:
     """Return 12 hexadecimal digits that name what is shipped."""
     with zipfile.ZipFile(zipped) as archive:
         files = sorted((each.filename, each.CRC) for each in archive.infolist())
-    versions = [_version(name) for name in names]
+    versions = [(each.name, each.version) for each in _installed(names)]
     return hashlib.sha256(repr((sys.version_info[:2], versions, files)).encode()).hexdigest()[:12]
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None  # an extra that this driver does not use
+def _installed(names: Iterable[str]) -> Iterator[importlib.metadata.Distribution]:
+    for name in names:
+        with suppress(importlib.metadata.PackageNotFoundError):  # an extra that this driver does not use
+            yield importlib.metadata.distribution(name)
 
 
 class ShipSource(DataSource):
@@ -186,12 +186,8 @@ def package(target: Path, archive_name: str = _ARCHIVE) -> Path:
 def compiled(target: Path, names: Iterable[str] = _COMPILED) -> Path:
     """Write installed packages into an archive, and return its path."""
     with tarfile.open(target, "w:gz", compresslevel=1) as archive:
-        for name in names:
-            try:
-                files = importlib.metadata.files(name) or []
-            except importlib.metadata.PackageNotFoundError:
-                continue  # an extra that this driver does not use
-            for file in files:
+        for installed in _installed(names):
+            for file in installed.files or []:
                 # Programs lie outside of the packages; stubs, bytecode and metadata are not needed on executors.
                 if ".." in file.parts or file.suffix in {".pyc", ".pyi"} or file.parts[0].endswith(".dist-info"):
                     continue

@@ -21,13 +21,13 @@ from lowmark.sources.metric_group import added_up
 from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.moment import MOST_US
 from lowmark.watermark.splits.tracker import SplitTracker
-from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
+from .late import this_batch
 from .measure import Measure, Measured
 
 _CELLS = 1 << 32  # more than a stage has partitions
@@ -40,7 +40,7 @@ class BatchTrack:
     tracker: SplitTracker = field(default_factory=SplitTracker)
     watermarks_us: dict[SplitId, int] = field(default_factory=dict)  # the largest that a generator emitted
     names: dict[int, str] = field(default_factory=dict)
-    events: dict[int, tuple[tuple[int, int, bytes], ...]] = field(default_factory=dict)
+    events: dict[int, list[tuple[int, int, bytes]]] = field(default_factory=dict)
     lateness: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
     counted: dict[int, dict[str, float]] = field(default_factory=dict)
     times: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
@@ -135,12 +135,8 @@ def future_limit_us(guard_us: int | None) -> int:
 
 def add_to_batch(tracks: Accumulator[Tracks], track: BatchTrack) -> None:
     """Add the measurements of this task to those of its batch; no service hears of a batch query."""
-    context = TaskContext.get()
-    assert context is not None, "rows are measured in tasks"
-    batch_id = context.getLocalProperty("streaming.sql.batchId")
-    query_id = context.getLocalProperty("sql.streaming.queryId")
-    if batch_id is not None and query_id is not None:
-        tracks.add({(query_id, int(batch_id)): track})
+    if (batch := this_batch()) is not None:
+        tracks.add({batch: track})
 
 
 def map_in_arrow(

@@ -153,9 +153,9 @@ class SetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if delay is None and idleness is None and not code:
             raise ByHandRefused(stream, "nothing is to be set", "pass a delay or an idleness.")
         delay_us = None if delay is None else duration_us(delay, what="delay")
-        if idleness is None or idleness == "off":
-            return cls(stream, user(), delay_us, None if idleness is None else 0, code)
-        idle_us = duration_us(idleness, what="idleness")
+        if idleness == "off":
+            return cls(stream, user(), delay_us, 0, code)
+        idle_us = None if idleness is None else duration_us(idleness, what="idleness")
         if idle_us == 0:
             raise ByHandRefused(stream, "an idleness of 0 leaves every split out", 'pass more, or "off" for none.')
         return cls(stream, user(), delay_us, idle_us, code)
@@ -180,7 +180,7 @@ class ByHandReply(msgspec.Struct, Generic[Said], frozen=True, forbid_unknown_fie
 
 
 # The classes that planners and the service both use.
-CODEC = Codec(Row(Guidance), Row(PlannedRequest, apart={"planned": Planned}))
+CODEC = Codec(Row(Guidance), Row(Planned), Row(PlannedRequest))
 
 HEARTBEAT = Method(_SERVICE, "Heartbeat", HeartbeatRequest, HeartbeatReply, CODEC)
 GUIDE = Method(_SERVICE, "Guide", GuideRequest, Guidance, CODEC)

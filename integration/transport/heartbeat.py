@@ -27,7 +27,7 @@ import struct
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -107,8 +107,7 @@ class HeartbeatOffset:
                 offset = json.loads(offset)
             except (ValueError, RecursionError):
                 return None
-        stream = offset.get("lowmark") if isinstance(offset, Mapping) else None
-        if not isinstance(offset, Mapping) or not isinstance(stream, str):
+        if not isinstance(offset, Mapping) or not isinstance(stream := offset.get("lowmark"), str):
             return None  # a topic may be named "lowmark", but its partitions are no text
         for name, expected, fits in _FIELDS:
             if name not in offset:
@@ -116,8 +115,8 @@ class HeartbeatOffset:
             if not fits(offset[name]):
                 raise UnreadableHeartbeat(stream, name, shown(offset[name]), expected)
         silent = offset.get(_SILENT)
-        found = cls(stream, *(offset[name] for name, _, _ in _FIELDS))
-        return replace(found, client_silent_since=silent) if isinstance(silent, str) else found
+        fields = {name: offset[name] for name, _, _ in _FIELDS}
+        return cls(stream, **fields, client_silent_since=silent if isinstance(silent, str) else None)
 
 
 class HeartbeatSource(DataSource):

@@ -15,8 +15,9 @@ Executors import this module.
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -34,28 +35,20 @@ _UNKNOWN = (
 
 FORMAT = "lowmark_late"
 PROPERTY = "spark.lowmark.lateWatermarks"
-"""Setting of a query's own session, and local property of its tasks; Spark hands on names that begin with "spark"."""
+"""Setting of a query's own session, and local property of its tasks; Spark hands on names that begin with "spark".
+
+JSON: id of a batch -> the watermark by which Spark drops rows in the batch, microseconds.
+"""
 _WATERMARK = "watermark"
 _ARROW = pa.schema([pa.field(_WATERMARK, pa.timestamp("us", tz="UTC"))])
 
 
-def as_text(watermarks_us: Mapping[int, int]) -> str:
-    """Return the setting's text for batches and the watermarks by which Spark drops rows in them.
-
-    >>> as_text({7: 0, 8: 5_000_000})
-    '7:0 8:5000000'
-    """
-    return " ".join(f"{batch_id}:{us}" for batch_id, us in watermarks_us.items())
-
-
-def find(text: str | None, batch_id: str | None) -> int | None:
-    """Return the watermark of a batch in the setting's text, microseconds; None if it is not there.
-
-    >>> find("7:0 8:5000000", "8"), find("7:0 8:5000000", "9"), find(None, "9")
-    (5000000, None, None)
-    """
-    found = (each.partition(":") for each in (text or "").split())
-    return next((int(us) for batch, _, us in found if batch == batch_id), None)
+def this_batch() -> tuple[str, int] | None:
+    """Return the ids of the query and of the batch to which this task belongs; None in a batch query."""
+    context = TaskContext.get()
+    assert context is not None, "only a task belongs to a batch"
+    query_id, batch_id = map(context.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
+    return None if query_id is None or batch_id is None else (query_id, int(batch_id))
 
 
 def of_this_batch() -> int | None:
@@ -66,7 +59,8 @@ def of_this_batch() -> int | None:
     context = TaskContext.get()
     if context is None:
         return None
-    return find(context.getLocalProperty(PROPERTY), context.getLocalProperty("streaming.sql.batchId"))
+    told: dict[str | None, int] = json.loads(context.getLocalProperty(PROPERTY) or "{}")
+    return told.get(context.getLocalProperty("streaming.sql.batchId"))
 
 
 def watermark(spark: SparkSession, stream: str) -> Column:

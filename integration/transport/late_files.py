@@ -40,9 +40,8 @@ from lowmark.integration.errors import LateRowsNotWritten
 from lowmark.integration.process.arrow_files import file_system
 from lowmark.watermark.printable import in_one_line
 from pyarrow.fs import FileSelector, FileSystem, FileType
-from pyspark import TaskContext
 
-from .late import of_this_batch
+from .late import of_this_batch, this_batch
 from .python_values import rows_of
 
 UNTIL, WATERMARK, LATE_BY = "until", "watermark", "late_by_us"
@@ -87,19 +86,16 @@ class LateFileWriter:
     folder: str  # absolute path of this machine, or an address with a scheme
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None, "mapInArrow runs in a task"
-        query_id = context.getLocalProperty("sql.streaming.queryId")
-        batch_id = context.getLocalProperty("streaming.sql.batchId")
-        watermark_us = of_this_batch()
+        ids, watermark_us = this_batch(), of_this_batch()
         rows = (self._with_lateness(batch, watermark_us) for batch in batches if batch.num_rows)
         first = next(rows, None)  # raises `late.watermark`'s error if there are rows, and the watermark is not known
-        if query_id is not None and batch_id is not None and watermark_us is not None:
-            name = file_name(self.stream, query_id, int(batch_id))
+        if ids is not None and watermark_us is not None:
+            query_id, batch_id = ids
+            name = file_name(self.stream, query_id, batch_id)
             try:
                 self._replace(name, first, rows)
             except (OSError, ValueError, pa.ArrowException) as failed:
-                raise LateRowsNotWritten(self.stream, batch_id, self.folder, in_one_line(failed)) from failed
+                raise LateRowsNotWritten(self.stream, str(batch_id), self.folder, in_one_line(failed)) from failed
         yield from ()
 
     def _replace(self, name: str, first: pa.RecordBatch | None, others: Iterable[pa.RecordBatch]) -> None:

@@ -62,15 +62,12 @@ class BatchMap:
 
     def apply(self, df: DataFrame) -> DataFrame:
         """Return the same rows, with event times assigned if there is an assigner."""
-        return map_in_arrow(df, self, self.schema(df))
-
-    def schema(self, df: DataFrame) -> StructType:
         fields = [StructField(f.name, f.dataType, nullable=True, metadata=f.metadata) for f in df.schema.fields]
         if self.strategy.timestamp_assigner is not None:
             names = df.columns
             at = names.index(self.event_time) if self.event_time in names else len(names)
             fields[at : at + 1] = [StructField(self.event_time, TimestampType())]
-        return StructType(fields)
+        return map_in_arrow(df, self, StructType(fields))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()

@@ -80,10 +80,6 @@ class ObservedMeasure(Measure):
     detail: bool  # also measure the earliest event time and the rows of each split; about a quarter more work
     sample_names: bool  # also collect the names of a sample of the rows
 
-    @property
-    def most_splits(self) -> int:
-        return 1 << self.sketch_lg
-
     def observe(self, df: DataFrame) -> DataFrame:
         return df.observe(self.metric, *self.columns())
 
@@ -144,7 +140,7 @@ class ObservedMeasure(Measure):
         if not 0 < theta <= 1:
             raise UnreadableReport(where, f"expected a sketch with a theta above 0 and up to 1, got {theta:g}")
         if theta < 1.0:
-            raise TooManySplits(self.stream, batch_id, round(len(splits) / theta), self.most_splits)
+            raise TooManySplits(self.stream, batch_id, round(len(splits) / theta), 1 << self.sketch_lg)
         latest_us = _whole(seconds, _SECOND_US, where)
         future_rows = self._per_split(metric, "future", where, 1)
         return Measured(

@@ -65,7 +65,6 @@ class _SlotRecording:
         self._late_rows = defaultdict[tuple[SplitId, int], int](int)
         self._track = BatchTrack(late=None if self._late_us is None else self._late_rows)
         self._ids: dict[str, int] = {}
-        self._sent: list[tuple[int, int, bytes]] = []
         self._counted: list[Mapping[str, float]] = []  # by each reader; its threads add to the list
         self._lateness: dict[int, SliceLateness] = {}
         self._future_limit_us = future_limit_us(recorder.future_guard_us)
@@ -96,24 +95,21 @@ class _SlotRecording:
             tracker.observe(split, time_us, self._cell, latest_us=self._future_limit_us)
 
     def _count_lateness(self, split: int, times_us: npt.NDArray[np.int64]) -> None:
-        good = (times_us >= 0) & (times_us <= self._future_limit_us)
-        self._lateness.setdefault(split, SliceLateness()).add(times_us[good])
+        seen = self._lateness.setdefault(split, SliceLateness())
+        self._track.lateness[split, self._cell], self._track.times[split, self._cell] = seen.behind, seen.times
+        seen.add(times_us[(times_us >= 0) & (times_us <= self._future_limit_us)])
 
     def send(self, event: SourceEvent) -> None:
         serializer = self._recorder.events
         if serializer is None:
             raise EventWithoutFormat(self._cell, f"{event!r:.200}")
-        self._sent.append((self._cell, serializer.version, serializer.serialize(event)))
+        sent = self._track.events.setdefault(self._cell, [])
+        sent.append((self._cell, serializer.version, serializer.serialize(event)))
 
     def count(self, counted: Mapping[str, float]) -> None:
         self._counted.append(counted)
 
     def end(self) -> None:
-        for split, seen in self._lateness.items():
-            self._track.lateness[split, self._cell] = seen.behind
-            self._track.times[split, self._cell] = seen.times
-        if self._sent:
-            self._track.events[self._cell] = tuple(self._sent)
         self._track.counted[self._cell] = added_up(self._counted)
         add_to_batch(self._recorder.tracks, self._track)
 

@@ -124,12 +124,11 @@ class ToldClient:
 
     def __init__(self, address: str) -> None:
         self._seal = address.removeprefix(SCHEME)
-        self._known: HeartbeatReply | None = None
         self._batches = 0  # batches that this reader planned
         self._planned_at_us: int | None = None  # the newest of them
         self._waits = True  # False after a wait in vain
         self._stamp: tuple[int, int] | None = None  # of the file that was read last
-        self._told: Told | None = None
+        self._told: Told  # the newest answer, since the reader has attached
         self._sign = time.time()  # of the client
 
     @property
@@ -145,23 +144,20 @@ class ToldClient:
             return HeartbeatReply(low_watermark_us=None, epoch=0, state="")  # a client sees no checkpoint
         if request.first:
             # The first offset repeats the checkpoint's under a new token, by which the client learns of this reader.
-            self._known = HeartbeatReply(request.low_watermark_us, request.epoch, request.state or "", wake_at_us=0)
-            self._sign = time.time()
-            return self._known
+            known = HeartbeatReply(request.low_watermark_us, request.epoch, request.state or "", wake_at_us=0)
+            self._told, self._sign = Told(known, batches=0), time.time()
+            return known
         if request.planned_at_us != self._planned_at_us:
             self._batches, self._planned_at_us = self._batches + 1, request.planned_at_us
             if self._batches == 1:
                 self._sign = time.time()  # only the first batch, which is over now, tells the client of this reader
         told = self._last_word(request.token) if request.available_now else self._newest(request.token)
-        if told is not None:
-            self._known = msgspec.structs.replace(told.reply, wake_at_us=0)  # time 0 is over, so each poll asks again
-        assert self._known is not None, "a reader attaches before it asks"
-        return self._known
+        return msgspec.structs.replace(told.reply, wake_at_us=0)  # time 0 is over, so each poll asks again
 
-    def _last_word(self, token: str) -> Told | None:
+    def _last_word(self, token: str) -> Told:
         """Wait for the answer that knows the newest batch, because the query ends when there is none."""
         until = time.monotonic() + (_LAST_WORD_SECONDS if self._waits else 0)
-        while (told := self._newest(token)) is None or told.batches < self._batches:
+        while (told := self._newest(token)).batches < self._batches:
             if time.monotonic() >= until:
                 self._waits = False
                 return told
@@ -169,7 +165,7 @@ class ToldClient:
         self._waits = True
         return told
 
-    def _newest(self, token: str) -> Told | None:
+    def _newest(self, token: str) -> Told:
         path = _file(self._seal, token)
         try:
             found = path.stat()

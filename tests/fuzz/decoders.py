@@ -377,9 +377,9 @@ SAID = messages.Say(
 TASK = {"job_id": "job", "source_id": "orders", "task_id": "0"}
 TOLD = {
     "messages": [
-        {"type": "Capped", "group": "g", "task": TASK, "version": 1, "kind": 1, "us": 5},
-        {"type": "Asked", "task": TASK, "timestamp": 1},
-        {"type": "NewLowWatermark", "task": TASK, "timestamp": 1, "new_low_watermark": 2},
+        {"type": "Capped", "group": "g", "task": TASK, "version": 1, "cap": {"kind": 1, "us": 5}},
+        {"type": "Asked", **TASK, "timestamp": 1},
+        {"type": "NewLowWatermark", **TASK, "timestamp": 1, "new_low_watermark": 2},
     ],
     "lease_us": 30,
 }  # fmt: skip

@@ -48,9 +48,8 @@ ANY_INT = EXTREMES | st.sampled_from([2**63, 2**64 - 1])
 NAMES = st.sampled_from(["", "a", "orders", "é" * 500, "x" * 1_001, "\0", "0"])
 # Messages as the wire carries them. Tasks of the fuzz may do anything, because they have their own job; all jobs share
 # the groups.
-TASKS = st.fixed_dictionaries(
-    {"job_id": st.just("fuzz"), "source_id": st.sampled_from(["s", "t"]), "task_id": st.sampled_from(["0", "1", ""])}
-)
+IDS = {"job_id": st.just("fuzz"), "source_id": st.sampled_from(["s", "t"]), "task_id": st.sampled_from(["0", "1", ""])}
+TASK = {"task": st.fixed_dictionaries(IDS)}
 RUNS = st.sampled_from(["", "run-1", "run-2"])
 ALIGNMENTS = st.fixed_dictionaries(
     {"group": st.sampled_from(["g", "h", ""]), "max_drift_us": ANY_INT, "update_interval_us": ANY_INT}
@@ -58,26 +57,28 @@ ALIGNMENTS = st.fixed_dictionaries(
 
 
 def statements(tag: str, **more: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({"type": st.just(tag), "task": TASKS, "token": RUNS, **more})
+    return st.fixed_dictionaries({"type": st.just(tag), "token": RUNS, **more})
 
 
 STATEMENTS = st.one_of(
     statements(
         "Register",
+        **TASK,
         low_watermark_us=st.none() | ANY_INT,
         alignment=st.none() | ALIGNMENTS,
         throttled=st.booleans(),
     ),
     statements(
         "Reply",
+        **IDS,
         timestamp=ANY_INT,
         current_low_watermark=st.none() | ANY_INT,
         left_out=st.none() | st.sampled_from([each.value for each in LeftOut]),
         next_wanted_us=st.none() | ANY_INT,
         sequence=ANY_INT,
     ),
-    statements("Renew", heard_low_us=st.none() | ANY_INT),
-    statements("Deregister"),
+    statements("Renew", **TASK, heard_low_us=st.none() | ANY_INT),
+    statements("Deregister", **TASK),
 )
 MESSAGES = st.fixed_dictionaries({"application": st.just("fuzz"), "statements": st.lists(STATEMENTS, max_size=8)})
 TIGHT = messages.CODEC.encode(
@@ -262,6 +263,7 @@ ON_THE_WIRE = {"job_id": "job", "source_id": "orders", "task_id": "0"}
             TaskRegistered(WHO, "run", 1, AlignmentParams("g", 2, 3), False, 6, 7),
             {
                 "type": "Register",
+                "task": ON_THE_WIRE,
                 "token": "run",
                 "low_watermark_us": 1,
                 "alignment": {"group": "g", "max_drift_us": 2, "update_interval_us": 3},
@@ -274,6 +276,7 @@ ON_THE_WIRE = {"job_id": "job", "source_id": "orders", "task_id": "0"}
             ReplyLowWatermark("job", "orders", "0", 1, 2, "run", LeftOut.IDLE, 3, 4, 5, 6),
             {
                 "type": "Reply",
+                **ON_THE_WIRE,
                 "token": "run",
                 "timestamp": 1,
                 "current_low_watermark": 2,
@@ -284,24 +287,33 @@ ON_THE_WIRE = {"job_id": "job", "source_id": "orders", "task_id": "0"}
                 "patience_us": 6,
             },
         ),
-        (LeaseRenewed(WHO, "run", 0), {"type": "Renew", "token": "run", "heard_low_us": 0}),
-        (TaskDeregistered(WHO, "run"), {"type": "Deregister", "token": "run"}),
-        (TaskForgotten(WHO), {"type": "Forget"}),
-        (RetrieveLowWatermark("job", "orders", "0", 1), {"type": "Asked", "timestamp": 1}),
+        (LeaseRenewed(WHO, "run", 0), {"type": "Renew", "task": ON_THE_WIRE, "token": "run", "heard_low_us": 0}),
+        (TaskDeregistered(WHO, "run"), {"type": "Deregister", "task": ON_THE_WIRE, "token": "run"}),
+        (TaskForgotten(WHO), {"type": "Forget", "task": ON_THE_WIRE}),
+        (RetrieveLowWatermark("job", "orders", "0", 1), {"type": "Asked", **ON_THE_WIRE, "timestamp": 1}),
         (
             NotifyNewLowWatermark("job", "orders", "0", 1, 0),
-            {"type": "NewLowWatermark", "timestamp": 1, "new_low_watermark": 0},
+            {"type": "NewLowWatermark", **ON_THE_WIRE, "timestamp": 1, "new_low_watermark": 0},
         ),
-        (CapAnnounced("g", WHO, 7, Cap.up_to(0)), {"type": "Capped", "group": "g", "version": 7, "kind": 1, "us": 0}),
-        (CapAnnounced("g", WHO, 7, Cap.hold()), {"type": "Capped", "group": "g", "version": 7, "kind": 0}),
-        (CapAnnounced("g", WHO, 7, Cap.free()), {"type": "Capped", "group": "g", "version": 7, "kind": 2}),
+        (
+            CapAnnounced("g", WHO, 7, Cap.up_to(0)),
+            {"type": "Capped", "group": "g", "task": ON_THE_WIRE, "version": 7, "cap": {"kind": 1, "us": 0}},
+        ),
+        (
+            CapAnnounced("g", WHO, 7, Cap.hold()),
+            {"type": "Capped", "group": "g", "task": ON_THE_WIRE, "version": 7, "cap": {"kind": 0}},
+        ),
+        (
+            CapAnnounced("g", WHO, 7, Cap.free()),
+            {"type": "Capped", "group": "g", "task": ON_THE_WIRE, "version": 7, "cap": {"kind": 2}},
+        ),
     ],
 )
 def test_every_field_goes_over_the_wire_by_the_name_it_has_there(message: Any, wire: dict[str, Any]) -> None:
     told = type(message) in (RetrieveLowWatermark, NotifyNewLowWatermark, CapAnnounced)
     whole = messages.Told([message]) if told else Say("a", [message])
     sent = msgspec.msgpack.decode(messages.encode(whole))
-    assert sent["messages" if told else "statements"] == [{**wire, "task": ON_THE_WIRE}]
+    assert sent["messages" if told else "statements"] == [wire]
     decode: Any = messages.WATCH.decode_answer if told else messages.SAY.decode_question
     assert decode(messages.encode(whole)) == whole
 
@@ -316,12 +328,12 @@ def test_a_statement_that_cannot_be_stands_as_its_error_beside_the_others() -> N
 
 
 def test_a_cap_that_cannot_be_is_refused_where_it_is_read() -> None:
-    capped = {"type": "Capped", "group": "g", "task": ON_THE_WIRE, "version": 1, "kind": 1, "us": None}
+    capped = {"type": "Capped", "group": "g", "task": ON_THE_WIRE, "version": 1, "cap": {"kind": 1}}
     with pytest.raises(InvalidMessage, match=r"Cap\.us"):
         messages.WATCH.decode_answer(messages.encode({"messages": [capped]}))
     for number in (2**63, 2**64 - 1):
-        with pytest.raises(MalformedMessage, match="us"):
-            messages.WATCH.decode_answer(messages.encode({"messages": [{**capped, "us": number}]}))
+        with pytest.raises(MalformedMessage, match=r"\.us"):
+            messages.WATCH.decode_answer(messages.encode({"messages": [{**capped, "cap": {"kind": 1, "us": number}}]}))
 
 
 @pytest.mark.parametrize(
@@ -347,9 +359,11 @@ def test_a_limit_below_0_is_malformed_and_none_is_left_out_of_the_bytes() -> Non
 @pytest.mark.parametrize("at", ["Register", "Reply", "Renew", "Deregister", "alignment", "task"])
 def test_a_field_that_nobody_knows_is_malformed_wherever_it_stands(at: str) -> None:
     tag = "Register" if at.islower() else at
-    statement: dict[str, Any] = {"type": tag, "task": dict(ON_THE_WIRE), "token": "r"}
+    statement: dict[str, Any] = {"type": tag, "token": "r"}
     if tag == "Reply":
-        statement |= {"timestamp": 1, "current_low_watermark": 1}
+        statement |= {**ON_THE_WIRE, "timestamp": 1, "current_low_watermark": 1}
+    else:
+        statement["task"] = dict(ON_THE_WIRE)
     if at == "alignment":
         statement["alignment"] = {"group": "g", "max_drift_us": 1, "update_interval_us": 1}
     said = {"application": "a", "statements": [statement]}

@@ -112,7 +112,7 @@ class Fed:
             track.tracker.observe_many(self.id(name), SplitMark(s * SECOND, s * SECOND, 1))
             track.names[self.id(name)] = name
         if self.kind == "read":
-            track.events = {0: ((0, 1, f"event {batch_id}".encode()),)}
+            track.events = {0: [(0, 1, f"event {batch_id}".encode())]}
         if keeps:
             self.tracks["q", batch_id] = track
         ends = {str(ord(name)): batch_id + 1 for name in ("a", "b", *at)}

@@ -219,7 +219,7 @@ def test_children_stand_where_their_parents_are(query: Query) -> None:
 
 def test_events_of_readers_are_taken_once(query: Query) -> None:
     query.plan(1, "a")
-    query.tracks["q", 0] = BatchTrack(events={0: ((0, 1, b"gap"),)})
+    query.tracks["q", 0] = BatchTrack(events={0: [(0, 1, b"gap")]})
     query.run.report(Progress.from_json(report_of(1)), 1, planned_at_us=1, now_us=2)
 
     assert query.planner.take_events() == [(0, 1, b"gap")]

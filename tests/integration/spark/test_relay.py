@@ -377,7 +377,7 @@ def test_a_query_that_ended_during_a_break_has_failed_if_its_server_says_so(
     client.looked.set()
     client.query = ConnectQuery(lambda _: "", lambda *_: None, ID, ID, None, ClientCheckpoint({}), lambda: None)
     client.session.spark = cast("Any", SimpleNamespace(streams=SimpleNamespace(get=lambda _: None)))
-    client.session._put = lambda kind, event: ended.append((kind, event.exception))
+    monkeypatch.setattr(client.session, "_put", lambda kind, event: ended.append((kind, event.exception)))
     client.session._catch_up(client.query)
     client.relay.close()
     [(kind, told)] = ended

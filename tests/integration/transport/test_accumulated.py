@@ -11,7 +11,7 @@ def test_a_track_takes_over_every_field_of_another() -> None:
     full = BatchTrack(
         watermarks_us={1: 5},
         names={1: "a"},
-        events={0: ((0, 1, b"event"),)},
+        events={0: [(0, 1, b"event")]},
         lateness={(1, 0): {0: 1}},
         counted={0: {"losses": 1.0}},
         times={(1, 0): {5: 1}},

@@ -31,7 +31,8 @@ KEY = SplitKey(("split_id",), (SPLIT_TYPE,))
 
 @pytest.fixture(autouse=True)
 def _in_task_of_batch_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = SimpleNamespace(getLocalProperty=lambda name: "0" if "batch" in name else "q")
+    known = {"streaming.sql.batchId": "0", "sql.streaming.queryId": "q"}
+    context = SimpleNamespace(getLocalProperty=known.get)
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: context)
 
 

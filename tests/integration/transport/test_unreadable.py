@@ -191,9 +191,9 @@ def test_what_is_no_partition_is_not_kafkas(partition: str) -> None:
 @pytest.mark.parametrize(("kind", "us"), [(CapKind.UP_TO, None), (CapKind.HOLD, 5), (CapKind.UP_TO, 2**63)])
 def test_a_cap_that_cannot_be_is_refused_where_it_is_read(kind: CapKind, us: int | None) -> None:
     capped = {"type": "Capped", "group": "g", "task": {"job_id": "j", "source_id": "s", "task_id": "0"}, "version": 1}
-    told = messages.encode({"messages": [capped | {"kind": kind, "us": us}]})
+    told = messages.encode({"messages": [capped | {"cap": {"kind": kind, "us": us}}]})
 
-    with pytest.raises(ValueError, match="us"):  # gRPC ends the call because of it, and the member dials again
+    with pytest.raises(ValueError, match=r"\.us"):  # gRPC ends the call because of it, and the member dials again
         messages.WATCH.decode_answer(told)
 
 
