@@ -56,7 +56,7 @@ def names(statements: list[Statement]) -> list[str]:
 
 
 def refused(error: str) -> Refused:
-    return Refused("FAILED_PRECONDITION", error, "a sentence")
+    return Refused(error, "a sentence")
 
 
 # -- the messages that it sends
