@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from threading import Lock
 
@@ -25,9 +26,14 @@ class _Held:
 
 
 class Holdings:
-    """The application's knowledge of its tasks. Safe between threads."""
+    """The application's knowledge of its tasks. Safe between threads.
 
-    def __init__(self) -> None:
+    Args:
+        application: the token of the application.
+    """
+
+    def __init__(self, application: str, random: Random) -> None:
+        self._application, self._random, self._sequences = application, random, count(1)
         self._tasks: dict[TaskId, _Held] = {}
         self._lock = Lock()  # a run may end while it is refused, and then a newer run may begin
 
@@ -72,9 +78,9 @@ class Holdings:
                     if held.ending:
                         del self._tasks[heard.task]
 
-    def resume(self, application: str, random: Random, *, life: int) -> ClientState:
-        """Return a new state in place of a possibly half changed one."""
-        state = ClientState(application, random, life=life)
+    def state(self) -> ClientState:
+        """Return a new state: the first one, or one in place of a possibly half changed one."""
+        state = ClientState(self._application, self._random, self._sequences)
         for task, held in tuple(self._tasks.items()):
             if held.refused:
                 continue
