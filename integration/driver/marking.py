@@ -112,7 +112,7 @@ class Marking:
         self._stopped = threading.Event()
         self._query: Query | None = None
         self._named = ""
-        self._partitions = Partitions(width_us, delay_us)
+        self._partitions = Partitions(Kept(width_us), delay_us)
         self._counts = False
         self._writer: Loop | None = None
         self._actor: Worker | None = None
@@ -161,7 +161,7 @@ class Marking:
         if self.metric not in observed:
             return
         kept = None if self._has(query) else self._read(query)
-        if kept is not None and kept.width_us not in (None, self._width_us):
+        if kept is not None and kept.width_us != self._width_us:
             before, now = map(format_duration_us, (kept.width_us, self._width_us))
             fact = f"mark_done has partitions of {now}, and the checkpoint has the marks of partitions of {before}"
             hint = f"pass partition= as before; or remove lowmark/{self.file}, and mark what was open by hand."
@@ -172,7 +172,7 @@ class Marking:
                     fact = f"query {self.running} writes the rows of this mark_done, and would be marked no more"
                     raise WrapRefused(self.stream, fact, _ANOTHER)
                 self._named = called(query)
-                self._partitions = Partitions(self._width_us, self._delay_us, kept)
+                self._partitions = Partitions(kept, self._delay_us)
             self._query = query
             self._act_and_write()
             self._changed.notify_all()
@@ -292,7 +292,7 @@ class Marking:
             unsure = (until_us - self._delay_us) // self._width_us, now_us // self._width_us
         # Without a time, nothing says how old the rows of before are, as after a crash that took their reports.
         done = -1 if done is None or until_us is None else done
-        kept = Kept(done, until_us=until_us, unsure=unsure, width_us=self._width_us)
+        kept = Kept(self._width_us, done, until_us=until_us, unsure=unsure)
         query.farewells.write_done(self.file, msgspec.json.encode(kept).decode())
         return kept
 
