@@ -94,8 +94,6 @@ _ON_A_NEW_CONNECTION = {_Phase.KNOWN: _Phase.RENEWING, _Phase.NOT_ARRIVED: _Phas
 
 @dataclass(slots=True, eq=False)
 class _Mine:
-    """One task of this application."""
-
     registration: TaskRegistered  # what the application said
     token: str  # under which the coordinator knows the run, or will know it (`TokenRenewed`)
     phase: _Phase = _Phase.NEW

@@ -15,8 +15,6 @@ from .client_state import ClientState, Heard, Left, NewLow, TokenRenewed
 
 @dataclass(slots=True)
 class _Held:
-    """The application's knowledge of one task."""
-
     registration: TaskRegistered  # what the application said
     token: str  # the newest of the run (`TokenRenewed`)
     report: tuple[ReplyLowWatermark, int | None] | None = None
