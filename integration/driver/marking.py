@@ -300,11 +300,11 @@ class Marking:
         if metric is None or metric.get("numbers") is None:
             return None
         numbers = [int(number) for number in metric["numbers"]]
-        counted: dict[int, int] = {}
+        rows: dict[int, int] = {}
         if (sketch := metric.get("rows")) is not None:
             self._counts = True
             ids, counts = decode_sketch(sketch, where=f'stream "{self.stream}", batch {batch_id}, partitions')
-            counted = dict(zip(ids.tolist(), (int(count) for count in counts.tolist()), strict=True))
+            rows = dict(zip(ids.tolist(), (int(count) for count in counts.tolist()), strict=True))
         fit = [number for number in numbers if has_times(number, self._width_us)]
         if len(fit) < len(numbers):
             log.warning(
@@ -312,7 +312,7 @@ class Marking:
                 "not marked done",
                 self.stream, batch_id,
             )  # fmt: skip
-        return {number: counted.get(_KEY.split_id((number,)), 1) for number in fit}
+        return {number: rows.get(_KEY.split_id((number,)), 1) for number in fit}
 
     def _save(self) -> None:
         """Have the file written soon; one write is enough for all marks until its turn."""
