@@ -824,14 +824,11 @@ class LowWatermarkService:
         A second error is logged, because nobody waits for the result: the next heartbeat reads a missed report again.
         """
         for taker in (self._audits, self._desks.events):
-            for last in (False, True):
+            for then in ("it is taken once more", "the next heartbeat of its query reads the progress again"):
                 try:
                     taker.take_event(kind, event)
                     break
                 except Exception:
-                    then = (
-                        "the next heartbeat of its query reads the progress again" if last else "it is taken once more"
-                    )
                     log.exception('could not take a "%s" event of a query; %s', kind, then)
 
     def _look_for_ends(self) -> None:
