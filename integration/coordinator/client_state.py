@@ -24,6 +24,7 @@ from random import Random
 
 from lowmark.integration.errors import MalformedMessage, RefusedByCoordinator
 from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId
+from lowmark.watermark.moment import none_first
 from lowmark.watermark.protocol import (
     LeaseRenewed,
     ReplyLowWatermark,
@@ -197,8 +198,7 @@ class ClientState:
                 continue
             match message:
                 case RetrieveLowWatermark():
-                    if mine.asked_us is None or message.timestamp > mine.asked_us:
-                        mine.asked_us = message.timestamp
+                    mine.asked_us = max(mine.asked_us, message.timestamp, key=none_first)
                     self._dirty[task] = None
                 case NotifyNewLowWatermark():
                     self._hear_low(task, mine, message.new_low_watermark)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-from lowmark.watermark.moment import datetime_of
+from lowmark.watermark.moment import none_first, utc
 from sortedcontainers import SortedSet
 
 _MOST_ONE_BY_ONE = 10_000
@@ -28,12 +28,7 @@ def has_times(number: int, width_us: int) -> bool:
     >>> has_times(0, 3_600_000_000), has_times(-20_000_000, 3_600_000_000)
     (True, False)
     """
-    try:
-        datetime_of(number * width_us)
-        datetime_of((number + 1) * width_us)
-    except OverflowError:
-        return False
-    return True
+    return utc(number * width_us) is not None and utc((number + 1) * width_us) is not None
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -90,8 +85,7 @@ class Partitions:
             return {}
         if batch_id != self._batch_id + 1 or rows is None:
             self._miss(rows or {}, now_us)
-        if until_us is not None:
-            self.until_us = until_us if self.until_us is None else max(until_us, self.until_us)
+        self.until_us = max(self.until_us, until_us, key=none_first)
         self._batch_id = batch_id
         late = {number: count for number, count in (rows or {}).items() if self._is_late(number)}
         self._open |= {number for number in rows or {} if number not in late}
