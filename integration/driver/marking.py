@@ -67,16 +67,16 @@ def marking_of(
     width_us = duration_us(partition, what="partition")
     if width_us == 0:
         raise WrapRefused(stream, "a partition of 0 seconds has no rows", 'pass partition="1 hour".')
+    acts: list[Callable[[DonePartition], object]] = []
     if success_files is not None:
         hint = 'pass success_files="/data/table" or success_files="s3a://bucket/table".'
         check.folder(stream, "mark_done: success_files", success_files, hint)
+        acts.append(success_files_in(spark, os.fspath(success_files), width_us))
     if call is not None:
         check.function(stream, "mark_done: call", call)
-    acts = [
-        *([] if success_files is None else [success_files_in(spark, os.fspath(success_files), width_us)]),
-        *([] if call is None else [call]),
-        *([] if post is None else [poster(post)]),
-    ]
+        acts.append(call)
+    if post is not None:
+        acts.append(poster(post))
     if len(acts) != 1:
         fact = f"mark_done has {len(acts)} ways to mark a partition, expected one"
         raise WrapRefused(stream, fact, "pass success_files=, call= or post=.")
