@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
 
@@ -72,49 +73,43 @@ class EscapingConsole(Console):
             yield segment if segment.control or text == segment.text else Segment(text, segment.style)
 
 
+@dataclass(frozen=True)
 class Sheet:
-    """A table, or if its cells do not fit the width, its rows one below the other: no cell is cut.
+    """A table, or if its cells do not fit the width, its rows one below the other: no cell is cut."""
 
-    Args:
-        columns: the headings; the first column names the subject of a row.
-        whole: columns whose cells are not broken into lines.
-    """
+    columns: Sequence[str]  # the headings; the first column names the subject of a row
+    rows: Sequence[Sequence[str]]
+    whole: Collection[str]  # columns whose cells are not broken into lines
+    right: Collection[str] = ()
+    title: str | None = None
+    left_out: int = 0  # number of rows that are there and not shown
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        rows: Sequence[Sequence[str]],
-        *,
-        whole: Collection[str],
-        right: Collection[str] = (),
-        title: str | None = None,
-        left_out: int = 0,
-    ) -> None:
-        self._columns, self._rows, self._whole, self._right = columns, rows, whole, right
-        self._title, self._more = title, f"and {left_out:,} more" if left_out else None
+    @property
+    def _more(self) -> str | None:
+        return f"and {self.left_out:,} more" if self.left_out else None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._width() <= options.max_width:
             yield self._table()
             return
-        if self._title is not None:
-            yield Text(printable(self._title), style="bold")
-        for about, *cells in self._rows:
-            yield from one_below_the_other(about, self._columns[1:], cells, width=options.max_width)
+        if self.title is not None:
+            yield Text(printable(self.title), style="bold")
+        for about, *cells in self.rows:
+            yield from one_below_the_other(about, self.columns[1:], cells, width=options.max_width)
         if self._more is not None:
             yield Text(self._more, style="italic")
 
     def _width(self) -> int:
         """The width of the table if breakable cells keep a readable width."""
-        needed = 2 * len(self._columns)
-        for at, name in enumerate(self._columns):
-            longest = max(cell_len(printable(text)) for text in (name, *(row[at] for row in self._rows)))
-            needed += longest if name in self._whole else min(longest, _READABLE_WIDTH if at else _NAME_WIDTH)
+        needed = 2 * len(self.columns)
+        for at, name in enumerate(self.columns):
+            longest = max(cell_len(printable(text)) for text in (name, *(row[at] for row in self.rows)))
+            needed += longest if name in self.whole else min(longest, _READABLE_WIDTH if at else _NAME_WIDTH)
         return needed
 
     def _table(self) -> Table:
         table = Table(
-            title=self._title,
+            title=self.title,
             title_justify="left",
             title_style="bold",
             caption=self._more,
@@ -123,17 +118,17 @@ class Sheet:
             pad_edge=False,
             collapse_padding=True,
         )
-        for at, name in enumerate(self._columns):
-            whole = name in self._whole
-            longest = max((cell_len(printable(row[at])) for row in self._rows), default=0)
+        for at, name in enumerate(self.columns):
+            whole = name in self.whole
+            longest = max((cell_len(printable(row[at])) for row in self.rows), default=0)
             table.add_column(
                 name,
-                justify="right" if name in self._right else "left",
+                justify="right" if name in self.right else "left",
                 overflow="fold",
                 no_wrap=whole,
                 min_width=None if at else min(longest, _NAME_WIDTH),
             )
-        for row in self._rows:
+        for row in self.rows:
             table.add_row(*row)
         return table
 

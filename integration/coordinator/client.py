@@ -32,7 +32,7 @@ from lowmark.watermark.tasks.cap import Cap
 from lowmark.watermark.tasks.message_check import check_registration, check_reply
 
 from .access import Caller, cause_of
-from .client_state import ClientState, GivenUp, NewLow
+from .client_state import GivenUp, NewLow
 from .holdings import Holdings
 from .messages import SAY, WATCH, Say, SayAnswer, Told, Watch, encode
 
@@ -70,10 +70,9 @@ class CoordinatorClient:
         self._on_low, self._on_given_up = on_low, on_given_up
         self._deadline_seconds, self._no_answer = deadline_seconds, f"no answer within {deadline_seconds:g} seconds"
         self._now_us = SteadyClock().now_us if now_us is None else now_us
-        self._holdings = Holdings()
-        self._application, self._random = uuid.uuid4().hex, Random()
-        self._state = ClientState(self._application, self._random)
-        self._lives = 1  # number of states so far
+        self._application = uuid.uuid4().hex
+        self._holdings = Holdings(self._application, Random())
+        self._state = self._holdings.state()
         self._failover = Failover(FailoverPolicy())
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._link: _Link | None = None
@@ -219,8 +218,7 @@ class CoordinatorClient:
             described(error),
             exc_info=error,
         )
-        state = self._holdings.resume(self._application, self._random, life=self._lives)
-        self._lives += 1
+        state = self._holdings.state()
         state.detached(why, self._now_us())
         link, self._link, self._answer_by_us, self._state = self._link, None, None, state
         self._tried.set()

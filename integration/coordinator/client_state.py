@@ -17,13 +17,14 @@ Rule 5: a state can be made anew from the application's knowledge (`holdings.py`
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
 from lowmark.integration.errors import MalformedMessage, RefusedByCoordinator
 from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId
+from lowmark.watermark.moment import none_first
 from lowmark.watermark.protocol import (
     LeaseRenewed,
     ReplyLowWatermark,
@@ -42,7 +43,6 @@ _MOST_STATEMENTS = 500  # a coordinator takes a whole message before others have
 _ROOM_BYTES = MOST_BYTES // 2
 _FIRST_WAIT_US = 100_000  # between two attempts to connect, which doubles up to the longest wait
 _LONGEST_WAIT_US = 5_000_000  # less if the lease is short
-_LIFE_SEQUENCES = 2**40  # sequence numbers in one life of a state: those of a later life are larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,6 @@ _ON_A_NEW_CONNECTION = {_Phase.KNOWN: _Phase.RENEWING, _Phase.NOT_ARRIVED: _Phas
 
 @dataclass(slots=True, eq=False)
 class _Mine:
-    """One task of this application."""
-
     registration: TaskRegistered  # what the application said
     token: str  # under which the coordinator knows the run, or will know it (`TokenRenewed`)
     phase: _Phase = _Phase.NEW
@@ -104,7 +102,6 @@ class _Mine:
     heard_us: int | None = None  # when the task last had rows
     unsaid: bool = False  # whether the newest report was not sent yet
     asked_us: int | None = None  # timestamp of the open question
-    sequence: int = 0
     ending: bool = False
     spoke_us: int = 0
     low_us: int | None = None
@@ -117,11 +114,11 @@ class ClientState:
 
     Args:
         application: the token of the application.
-        life: number of earlier states of this application.
+        sequences: numbers of its replies, larger than those of its earlier states.
     """
 
-    def __init__(self, application: str, random: Random, *, life: int = 0) -> None:
-        self._application, self._random, self._first_sequence = application, random, life * _LIFE_SEQUENCES
+    def __init__(self, application: str, random: Random, sequences: Iterator[int]) -> None:
+        self._application, self._random, self._sequences = application, random, sequences
         self._tasks: dict[TaskId, _Mine] = {}
         self._dirty: dict[TaskId, None] = {}  # those that may have something to send, in order
         self._under_way: list[Statement] | None = None
@@ -142,7 +139,7 @@ class ClientState:
         self._add(_Mine(registration, registration.token, low_us=self.low_us(registration.task)))
 
     def resume(self, registration: TaskRegistered, token: str, low_us: int | None) -> None:
-        """Continue a run of an earlier life under its newest token; the task has heard the low watermark ``low_us``."""
+        """Continue a run of an earlier state under its newest token; the task has heard ``low_us``, a low watermark."""
         self._add(_Mine(registration, token, _Phase.UNCERTAIN, low_us=low_us))
 
     def report(self, reply: ReplyLowWatermark, heard_us: int | None) -> None:
@@ -201,8 +198,7 @@ class ClientState:
                 continue
             match message:
                 case RetrieveLowWatermark():
-                    if mine.asked_us is None or message.timestamp > mine.asked_us:
-                        mine.asked_us = message.timestamp
+                    mine.asked_us = max(mine.asked_us, message.timestamp, key=none_first)
                     self._dirty[task] = None
                 case NotifyNewLowWatermark():
                     self._hear_low(task, mine, message.new_low_watermark)
@@ -273,7 +269,6 @@ class ClientState:
     # -- how
 
     def _add(self, mine: _Mine) -> None:
-        mine.sequence = self._first_sequence
         self._tasks[mine.registration.task] = mine
         self._dirty[mine.registration.task] = None
 
@@ -303,13 +298,12 @@ class ClientState:
             return [TaskDeregistered(task, token) if mine.ending else LeaseRenewed(task, token)]
         said: list[Statement] = []
         if mine.unsaid or mine.asked_us is not None:
-            mine.sequence += 1
             said.append(
                 replace(
                     mine.reported or ReplyLowWatermark(*task.parts, 0, None),
                     token=token,
                     timestamp=now_us if mine.asked_us is None else mine.asked_us,
-                    sequence=mine.sequence,
+                    sequence=next(self._sequences),
                     silent_us=None if mine.heard_us is None else max(0, now_us - mine.heard_us),
                 )
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from threading import Lock
 
@@ -14,8 +15,6 @@ from .client_state import ClientState, Heard, Left, NewLow, TokenRenewed
 
 @dataclass(slots=True)
 class _Held:
-    """The application's knowledge of one task."""
-
     registration: TaskRegistered  # what the application said
     token: str  # the newest of the run (`TokenRenewed`)
     report: tuple[ReplyLowWatermark, int | None] | None = None
@@ -25,9 +24,14 @@ class _Held:
 
 
 class Holdings:
-    """The application's knowledge of its tasks. Safe between threads."""
+    """The application's knowledge of its tasks. Safe between threads.
 
-    def __init__(self) -> None:
+    Args:
+        application: the token of the application.
+    """
+
+    def __init__(self, application: str, random: Random) -> None:
+        self._application, self._random, self._sequences = application, random, count(1)
         self._tasks: dict[TaskId, _Held] = {}
         self._lock = Lock()  # a run may end while it is refused, and then a newer run may begin
 
@@ -72,9 +76,9 @@ class Holdings:
                     if held.ending:
                         del self._tasks[heard.task]
 
-    def resume(self, application: str, random: Random, *, life: int) -> ClientState:
-        """Return a new state in place of a possibly half changed one."""
-        state = ClientState(application, random, life=life)
+    def state(self) -> ClientState:
+        """Return a new state: the first one, or one in place of a possibly half changed one."""
+        state = ClientState(self._application, self._random, self._sequences)
         for task, held in tuple(self._tasks.items()):
             if held.refused:
                 continue

@@ -6,8 +6,7 @@
     Status    the status for people
 
 Statements and news are the dataclasses of the protocol; `CODEC` is the table of their wire format. A message that is
-malformed as a whole ends in a gRPC status. The answer to a refused statement has the name of the same status, and the
-sentence of the error.
+malformed as a whole ends in a gRPC status. The answer to a refused statement has the name and the text of the error.
 
 `Say` takes many statements, because the tasks of one application are asked at the same moment: a round of 1,000 tasks
 needs a few messages instead of 1,000. The messages go through one open call, because a call per message would double
@@ -19,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import grpc
 import msgspec
 from lowmark.integration.process.codec import Codec, Method, Row
 from lowmark.watermark import (
@@ -81,7 +79,6 @@ class Taken:
 class Refused:
     """A statement was refused, and changed nothing."""
 
-    status: str  # the name of a gRPC status in `_STATUS`
     error: str  # the name of the error, such as StaleRun
     text: str
 
@@ -179,24 +176,10 @@ SAY = Method(SERVICE, "Say", Say, SayAnswer, CODEC)
 WATCH = Method(SERVICE, "Watch", Watch, Told, CODEC)
 STATUS = Method(SERVICE, "Status", StatusQuestion, StatusAnswer, CODEC)
 
-
-_STATUS: dict[type[LowmarkError], grpc.StatusCode] = {
-    InvalidMessage: grpc.StatusCode.INVALID_ARGUMENT,
-    UnknownTask: grpc.StatusCode.NOT_FOUND,
-    StaleRun: grpc.StatusCode.FAILED_PRECONDITION,
-    DisagreeingGroup: grpc.StatusCode.FAILED_PRECONDITION,
-    TaskNotAway: grpc.StatusCode.FAILED_PRECONDITION,
-    TooManyTasks: grpc.StatusCode.RESOURCE_EXHAUSTED,
-}
-REFUSALS = tuple(_STATUS)
+REFUSALS = (InvalidMessage, UnknownTask, StaleRun, DisagreeingGroup, TaskNotAway, TooManyTasks)
 """The errors by which a coordinator refuses a statement, before any change. Another error is a fault of its own."""
 
 
 def refusal(error: LowmarkError) -> Refused:
-    """Make the answer to a statement that the coordinator refuses.
-
-    >>> refusal(StaleRun("job/orders/0", "run-1", "is over")).status
-    'FAILED_PRECONDITION'
-    """
-    status = _STATUS.get(type(error), grpc.StatusCode.INVALID_ARGUMENT)  # a value that no statement can have
-    return Refused(status.name, type(error).__name__, str(error))
+    """Make the answer to a statement that the coordinator refuses, or that has an impossible value."""
+    return Refused(type(error).__name__, str(error))

@@ -84,7 +84,6 @@ class Audits(KeptRuns[AuditedRun]):
         return tuple(str(run.query) for run in self if run.stream.name == name and not run.ended)
 
     def release(self, name: str) -> None:
-        """Forget the stream with this name, and its runs."""
         self.streams.release(name)
         self._runs = {token: run for token, run in self._runs.items() if run.stream.name != name}
 

@@ -59,11 +59,9 @@ class Cooperation:
         self._tasks: dict[str, TaskId] = {}  # by the run's token
 
     def shares(self, stream: Stream) -> bool:
-        """Whether this stream shares the low watermark of a job."""
         return self.job is not None and stream.strategy.emits
 
     def takes_part(self, stream: Stream) -> bool:
-        """Whether this stream has a group or shares the low watermark of a job."""
         return self.shares(stream) or (stream.strategy.emits and stream.strategy.alignment is not None)
 
     def report(self, run: StreamRun) -> bool:
@@ -242,7 +240,6 @@ class _OwnGroups:
         group.announce(now_us)
 
     def deregister(self, task: TaskId) -> None:
-        """Remove the task from its group, which stops waiting for it."""
         self._group_of.pop(task).leave(task)
 
     def cap(self, task: TaskId) -> Cap | None:
@@ -250,7 +247,6 @@ class _OwnGroups:
         return self._group_of[task].cap()
 
     def standing(self, task: TaskId) -> tuple[GroupStatus, MemberStatus]:
-        """Return the status of the task's group, and that of the task in it."""
         status = self._group_of[task].status()
         (member,) = (member for member in status.members if member.task == task)
         return status, member

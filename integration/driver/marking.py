@@ -67,16 +67,16 @@ def marking_of(
     width_us = duration_us(partition, what="partition")
     if width_us == 0:
         raise WrapRefused(stream, "a partition of 0 seconds has no rows", 'pass partition="1 hour".')
+    acts: list[Callable[[DonePartition], object]] = []
     if success_files is not None:
         hint = 'pass success_files="/data/table" or success_files="s3a://bucket/table".'
         check.folder(stream, "mark_done: success_files", success_files, hint)
+        acts.append(success_files_in(spark, os.fspath(success_files), width_us))
     if call is not None:
         check.function(stream, "mark_done: call", call)
-    acts = [
-        *([] if success_files is None else [success_files_in(spark, os.fspath(success_files), width_us)]),
-        *([] if call is None else [call]),
-        *([] if post is None else [poster(post)]),
-    ]
+        acts.append(call)
+    if post is not None:
+        acts.append(poster(post))
     if len(acts) != 1:
         fact = f"mark_done has {len(acts)} ways to mark a partition, expected one"
         raise WrapRefused(stream, fact, "pass success_files=, call= or post=.")
@@ -112,7 +112,7 @@ class Marking:
         self._stopped = threading.Event()
         self._query: Query | None = None
         self._named = ""
-        self._partitions = Partitions(width_us, delay_us)
+        self._partitions = Partitions(Kept(width_us), delay_us)
         self._counts = False
         self._writer: Loop | None = None
         self._actor: Worker | None = None
@@ -161,7 +161,7 @@ class Marking:
         if self.metric not in observed:
             return
         kept = None if self._has(query) else self._read(query)
-        if kept is not None and kept.width_us not in (None, self._width_us):
+        if kept is not None and kept.width_us != self._width_us:
             before, now = map(format_duration_us, (kept.width_us, self._width_us))
             fact = f"mark_done has partitions of {now}, and the checkpoint has the marks of partitions of {before}"
             hint = f"pass partition= as before; or remove lowmark/{self.file}, and mark what was open by hand."
@@ -172,7 +172,7 @@ class Marking:
                     fact = f"query {self.running} writes the rows of this mark_done, and would be marked no more"
                     raise WrapRefused(self.stream, fact, _ANOTHER)
                 self._named = called(query)
-                self._partitions = Partitions(self._width_us, self._delay_us, kept)
+                self._partitions = Partitions(kept, self._delay_us)
             self._query = query
             self._act_and_write()
             self._changed.notify_all()
@@ -292,7 +292,7 @@ class Marking:
             unsure = (until_us - self._delay_us) // self._width_us, now_us // self._width_us
         # Without a time, nothing says how old the rows of before are, as after a crash that took their reports.
         done = -1 if done is None or until_us is None else done
-        kept = Kept(done, until_us=until_us, unsure=unsure, width_us=self._width_us)
+        kept = Kept(self._width_us, done, until_us=until_us, unsure=unsure)
         query.farewells.write_done(self.file, msgspec.json.encode(kept).decode())
         return kept
 
@@ -300,11 +300,11 @@ class Marking:
         if metric is None or metric.get("numbers") is None:
             return None
         numbers = [int(number) for number in metric["numbers"]]
-        counted: dict[int, int] = {}
+        rows: dict[int, int] = {}
         if (sketch := metric.get("rows")) is not None:
             self._counts = True
             ids, counts = decode_sketch(sketch, where=f'stream "{self.stream}", batch {batch_id}, partitions')
-            counted = dict(zip(ids.tolist(), (int(count) for count in counts.tolist()), strict=True))
+            rows = dict(zip(ids.tolist(), (int(count) for count in counts.tolist()), strict=True))
         fit = [number for number in numbers if has_times(number, self._width_us)]
         if len(fit) < len(numbers):
             log.warning(
@@ -312,7 +312,7 @@ class Marking:
                 "not marked done",
                 self.stream, batch_id,
             )  # fmt: skip
-        return {number: counted.get(_KEY.split_id((number,)), 1) for number in fit}
+        return {number: rows.get(_KEY.split_id((number,)), 1) for number in fit}
 
     def _save(self) -> None:
         """Have the file written soon; one write is enough for all marks until its turn."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-from lowmark.watermark.moment import datetime_of
+from lowmark.watermark.moment import none_first, utc
 from sortedcontainers import SortedSet
 
 _MOST_ONE_BY_ONE = 10_000
@@ -28,26 +28,18 @@ def has_times(number: int, width_us: int) -> bool:
     >>> has_times(0, 3_600_000_000), has_times(-20_000_000, 3_600_000_000)
     (True, False)
     """
-    try:
-        datetime_of(number * width_us)
-        datetime_of((number + 1) * width_us)
-    except OverflowError:
-        return False
-    return True
+    return utc(number * width_us) is not None and utc((number + 1) * width_us) is not None
 
 
 class Kept(msgspec.Struct, frozen=True):
     """The state that a crash must not take away."""
 
-    batch_id: int
+    width_us: int  # length of a partition, which the numbers count
+    batch_id: int = -1  # the newest batch that was taken; the batches begin with 0
     open: tuple[int, ...] = ()  # numbers of partitions that have rows and are not marked, sorted
     next: int | None = None  # every partition before it is marked or was passed over; None before the first mark
     until_us: int | None = None  # the sink was complete until this time after the batch; None: not known
     unsure: tuple[int, int] | None = None  # first and last partition whose rows are not known
-    width_us: int | None = None  # length of a partition, which the numbers count; None: an earlier lowmark wrote it
-
-
-_NOTHING = Kept(-1)
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -63,12 +55,12 @@ class Partitions:
     """The partitions of one query.
 
     Args:
+        kept: the state to begin with.
         delay_us: time after the end of a partition before it is passed.
-        kept: from before a restart; by default the batches begin with 0.
     """
 
-    def __init__(self, width_us: int, delay_us: int, kept: Kept = _NOTHING) -> None:
-        self._width_us, self._delay_us = width_us, delay_us
+    def __init__(self, kept: Kept, delay_us: int) -> None:
+        self._width_us, self._delay_us = kept.width_us, delay_us
         self._batch_id, self._next, self._unsure = kept.batch_id, kept.next, kept.unsure
         self._open: SortedSet[int] = SortedSet(kept.open)
         self.until_us = kept.until_us  # as in `Kept`
@@ -77,7 +69,7 @@ class Partitions:
     @property
     def kept(self) -> Kept:
         """The state to begin again from. O(n) in the open partitions."""
-        return Kept(self._batch_id, tuple(self._open), self._next, self.until_us, self._unsure, self._width_us)
+        return Kept(self._width_us, self._batch_id, tuple(self._open), self._next, self.until_us, self._unsure)
 
     def report(
         self, batch_id: int, rows: Mapping[int, int] | None, *, until_us: int | None, now_us: int
@@ -93,8 +85,7 @@ class Partitions:
             return {}
         if batch_id != self._batch_id + 1 or rows is None:
             self._miss(rows or {}, now_us)
-        if until_us is not None:
-            self.until_us = until_us if self.until_us is None else max(until_us, self.until_us)
+        self.until_us = max(self.until_us, until_us, key=none_first)
         self._batch_id = batch_id
         late = {number: count for number, count in (rows or {}).items() if self._is_late(number)}
         self._open |= {number for number in rows or {} if number not in late}

@@ -670,7 +670,7 @@ class LowWatermarkService:
         self._mark(by_hand.request(name, split, idle=False))
 
     def _mark(self, request: MarkRequest) -> None:
-        self._call(lambda: self._desks.by_hand.take(request), f'mark splits of "{request.stream}" by hand')
+        self._call(lambda: by_hand.mark(self._runs, request), f'mark splits of "{request.stream}" by hand')
 
     def set_strategy(
         self, name: str, *, delay: str | dt.timedelta | None = None, idleness: str | dt.timedelta | None = None
@@ -701,7 +701,7 @@ class LowWatermarkService:
         self._set(SetRequest.of(name, code=True))
 
     def _set(self, request: SetRequest) -> None:
-        self._call(lambda: self._desks.by_hand.set(request), f'set the strategy of "{request.stream}" by hand')
+        self._call(lambda: by_hand.set_strategy(self._runs, request), f'set the strategy of "{request.stream}" by hand')
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """Return the alignment groups of this application's streams, by name.
@@ -824,14 +824,11 @@ class LowWatermarkService:
         A second error is logged, because nobody waits for the result: the next heartbeat reads a missed report again.
         """
         for taker in (self._audits, self._desks.events):
-            for last in (False, True):
+            for then in ("it is taken once more", "the next heartbeat of its query reads the progress again"):
                 try:
                     taker.take_event(kind, event)
                     break
                 except Exception:
-                    then = (
-                        "the next heartbeat of its query reads the progress again" if last else "it is taken once more"
-                    )
                     log.exception('could not take a "%s" event of a query; %s', kind, then)
 
     def _look_for_ends(self) -> None:

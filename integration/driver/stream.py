@@ -29,10 +29,10 @@ class Stream:
     strategy: WatermarkStrategy
     key: SplitKey
     measure: Measure
-    sources: int  # number of its streaming sources; a progress event lists them before its heartbeat
-    kafka: bool  # its split columns are a Kafka source's own topic and partition
-    declared: Mapping[int, str]  # id -> name of the splits that the user declared
-    names: dict[int, str]  # id -> name of all splits known so far
+    sources: int = 1  # number of its streaming sources; a progress event lists them before its heartbeat
+    kafka: bool = False  # its split columns are a Kafka source's own topic and partition
+    declared: Mapping[int, str] = field(default_factory=dict)  # id -> name of the splits that the user declared
+    names: dict[int, str] = field(default_factory=dict)  # id -> name of all splits known so far
     withholds: bool = False  # a source may keep rows back, so a poll without a batch does not show that there are none
     keeps_rows: bool = False  # every row of its sources comes out of it
     reads: bool = False  # its source is one of ours, with a planner

@@ -38,7 +38,7 @@ from lowmark.watermark import (
     WatermarkStrategy,
     format_duration_us,
 )
-from lowmark.watermark.moment import utc
+from lowmark.watermark.moment import none_first, utc
 from lowmark.watermark.splits.events import Effect, Event, ReportLost, SplitsDiscovered, StrategySet
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.splits.view import names_of
@@ -313,8 +313,7 @@ class StreamRun:
             self._took(progress, sources, measured(), now_us)
             # Spark tells of a batch after it has recorded the batch as committed.
             until_us = complete_until(low_us, progress.watermark_us, with_state=bool(progress.state_operators))
-            if until_us is not None and (self.complete_until_us is None or until_us > self.complete_until_us):
-                self.complete_until_us = until_us
+            self.complete_until_us = max(self.complete_until_us, until_us, key=none_first)
 
     def _took(
         self, progress: Progress, sources: Sequence[SourceProgress], measured: Measured | None, now_us: int

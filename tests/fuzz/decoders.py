@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -391,7 +392,7 @@ def hear_question(data: bytes) -> object:
 
 
 def hear_told(data: bytes) -> object:
-    state = ClientState("app", Random(7))
+    state = ClientState("app", Random(7), count(1))
     state.register(TaskRegistered(WHO, "run"))
     state.told(messages.WATCH.decode_answer(data).messages)
     return state.heard(), state.cap(WHO)

@@ -271,7 +271,7 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
             [
                 messages.Taken(),
                 messages.Taken(NOON_US, _CAPPED),
-                messages.Refused("NOT_FOUND", "UnknownTask", "nobody knows it"),
+                messages.Refused("UnknownTask", "nobody knows it"),
             ]
         ),
     ),

@@ -445,7 +445,6 @@ def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
             answers = say(replayed, timeout=10).answers
         # A repeated end of a run is accepted, because it changes nothing.
         assert [getattr(answer, "error", None) for answer in answers] == ["StaleRun", "StaleRun", None]
-        assert [getattr(answer, "status", None) for answer in answers[:2]] == ["FAILED_PRECONDITION"] * 2
         report(client, task(0), 12)
         wait_until(lambda: client.low_us(task(0)) == 12, "undisturbed", seconds=SECONDS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -28,7 +29,7 @@ WHO = task(0)
 
 
 def client(*, connected: bool = True, tasks: int = 1) -> ClientState:
-    state = ClientState("app", Random(7))
+    state = ClientState("app", Random(7), count(1))
     for n in range(tasks):
         state.register(TaskRegistered(task(n), f"run-{n}"))
     if connected:
@@ -56,7 +57,7 @@ def names(statements: list[Statement]) -> list[str]:
 
 
 def refused(error: str) -> Refused:
-    return Refused("FAILED_PRECONDITION", error, "a sentence")
+    return Refused(error, "a sentence")
 
 
 # -- the messages that it sends
@@ -120,9 +121,9 @@ def test_messages_are_gathered_for_a_moment_and_a_clock_set_back_holds_nobody() 
 
 def test_a_message_is_never_larger_than_a_coordinator_reads() -> None:
     long = "x" * 1_000
-    state = ClientState("app", Random(7))
-    count = 2_000
-    for n in range(count):
+    state = ClientState("app", Random(7), count(1))
+    most = 2_000
+    for n in range(most):
         state.register(TaskRegistered(TaskId(long, long, f"{n}{long}"[:1_000]), long))
     state.attached(30 * SECOND, 0)
     seen: set[str] = set()
@@ -132,7 +133,7 @@ def test_a_message_is_never_larger_than_a_coordinator_reads() -> None:
         seen |= {each.task.task_id for each in said_in(message)}
         state.answered([Taken()] * len(message.statements), now_us)
         now_us += SECOND // 100
-    assert len(seen) == count
+    assert len(seen) == most
 
 
 def test_an_end_is_said_after_the_last_report() -> None:
@@ -383,16 +384,16 @@ def test_who_is_refused_for_good_is_given_up_and_the_application_hears_why(error
 
 
 def test_a_run_that_is_given_up_is_named_by_the_token_that_the_application_knows() -> None:
-    holdings = Holdings()
+    holdings = Holdings("app", Random(7))
     holdings.register(TaskRegistered(WHO, "run-0"))
-    state = holdings.resume("app", Random(7), life=1)
+    state = holdings.state()
     state.attached(30 * SECOND, 0)
     for at, error in enumerate(("UnknownTask", "StaleRun")):
         said(state, at * SECOND)
         state.answered([refused(error)], at * SECOND)  # it registers again, under a token that no application has seen
     for news in state.heard():
         holdings.hear(news)
-    for state_now in (state, holdings.resume("app", Random(7), life=2)):
+    for state_now in (state, holdings.state()):
         state_now.attached(30 * SECOND, 2 * SECOND)
         [statement] = said(state_now, 2 * SECOND)
         assert statement.token != "run-0"
@@ -403,7 +404,7 @@ def test_a_run_that_is_given_up_is_named_by_the_token_that_the_application_knows
 
 
 def test_a_run_may_end_at_the_moment_at_which_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    holdings = Holdings()
+    holdings = Holdings("app", Random(7))
     holdings.register(TaskRegistered(WHO, "run-0"))
     refusing = threading.Thread(target=holdings.hear, args=(Left(WHO, "run-0"),))
 
@@ -515,7 +516,7 @@ def test_what_is_for_nobody_here_is_not_heard() -> None:
 
 def test_waits_double_up_to_a_limit_and_differ_between_applications() -> None:
     def waits(seed: int) -> list[int]:
-        state, waits = ClientState("app", Random(seed)), list[int]()
+        state, waits = ClientState("app", Random(seed), count(1)), list[int]()
         for _ in range(8):
             state.detached("no", 0)
             waits.append(state.retry_at_us or 0)
@@ -532,7 +533,7 @@ def test_waits_double_up_to_a_limit_and_differ_between_applications() -> None:
 def test_a_coordinator_that_begins_again_is_asked_within_a_short_lease(lease_us: int, longest_us: float) -> None:
     """The coordinator gives each task one lease from then on, and a job goes on without a task that is lost."""
     for seed in range(50):
-        state = ClientState("app", Random(seed))
+        state = ClientState("app", Random(seed), count(1))
         state.attached(lease_us, 0)
         for _ in range(20):
             state.detached("gone", 0)
@@ -540,7 +541,7 @@ def test_a_coordinator_that_begins_again_is_asked_within_a_short_lease(lease_us:
 
 
 def test_attempts_begin_anew_after_one_that_worked() -> None:
-    state = ClientState("app", Random(7))
+    state = ClientState("app", Random(7), count(1))
     for _ in range(20):
         state.detached("no", 0)
     assert state.retry_at_us is not None
@@ -559,9 +560,8 @@ class Lossy:
     def __init__(self, seed: int) -> None:
         self.seed, self.random, self.now_us = seed, Random(seed), 0
         self.coordinator = LowWatermarkCoordinator(Settings(interval_us=SECOND, lease_us=5 * SECOND))
-        self.holdings = [Holdings() for _ in range(2)]
-        self.states = [ClientState(f"app-{n}", Random(seed + n)) for n in range(2)]
-        self.lives = 1
+        self.holdings = [Holdings(f"app-{n}", Random(seed + n)) for n in range(2)]
+        self.states = [each.state() for each in self.holdings]
         self.late: list[Say] = []  # messages of lost connections that may still arrive
         self.newest = {task(n): 0 for n in range(6)}
         self.lows: dict[TaskId, list[int]] = {each: [] for each in self.newest}
@@ -589,9 +589,8 @@ class Lossy:
             )
         for n in range(2):
             if self.loses(0.5 * loss):  # an error may have left it half changed
-                self.states[n] = self.holdings[n].resume(f"app-{n}", Random(self.seed), life=self.lives)
+                self.states[n] = self.holdings[n].state()
                 self.states[n].detached("an error", self.now_us)
-                self.lives += 1
         if self.late and self.loses(2 * loss):
             self.deliver(exchange(self.coordinator, self.late.pop(0), self.now_us)[1], loss)
         for state in self.states:

@@ -18,14 +18,11 @@ from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.messages import Say
 from lowmark.integration.errors import MalformedMessage
 from lowmark.watermark import (
-    DisagreeingGroup,
     InvalidMessage,
     InvalidStrategy,
     LowmarkError,
     NotifyNewLowWatermark,
-    StaleRun,
     TaskId,
-    UnknownTask,
 )
 from lowmark.watermark.protocol import (
     LeaseRenewed,
@@ -334,19 +331,6 @@ def test_a_cap_that_cannot_be_is_refused_where_it_is_read() -> None:
     for number in (2**63, 2**64 - 1):
         with pytest.raises(MalformedMessage, match=r"\.us"):
             messages.WATCH.decode_answer(messages.encode({"messages": [{**capped, "cap": {"kind": 1, "us": number}}]}))
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (UnknownTask("job/orders/0", "the coordinator", 3), "NOT_FOUND"),
-        (StaleRun("job/orders/0", "run", "is over"), "FAILED_PRECONDITION"),
-        (DisagreeingGroup("g", "a", "this", "b", "that"), "FAILED_PRECONDITION"),
-        (InvalidMessage("Reply", "timestamp", "x", "a number"), "INVALID_ARGUMENT"),
-    ],
-)
-def test_a_refusal_carries_status_name_and_sentence(error: LowmarkError, status: str) -> None:
-    assert messages.Refused(status, type(error).__name__, str(error)) == messages.refusal(error)
 
 
 def test_a_limit_below_0_is_malformed_and_none_is_left_out_of_the_bytes() -> None:

@@ -98,7 +98,7 @@ def test_a_query_of_an_earlier_mark_done_is_refused_because_the_later_one_would_
 def test_a_file_that_cannot_be_read_once_loses_no_mark() -> None:
     """The query ends before its first batch; without the file, hours 8 and 9 would never be marked."""
     marked, are_marked = list[str](), threading.Event()
-    kept = msgspec.json.encode(Kept(100, (8, 9), 8, 17 * HOUR_US // 2)).decode()
+    kept = msgspec.json.encode(Kept(HOUR_US, 100, (8, 9), 8, 17 * HOUR_US // 2)).decode()
     answers: list[str | Exception] = [OSError("503 Slow Down"), "{", "[]", kept]
     reads, written = iter(answers), list[str]()
 
@@ -139,7 +139,7 @@ def test_a_batch_with_other_rows_that_comes_again_because_the_checkpoint_was_set
             are_marked.set()
 
     marking, query = marking_of(act, (4, 8 * HOUR_US))
-    query.farewells.read_done = lambda _: msgspec.json.encode(Kept(9, (), 8, 8 * HOUR_US)).decode()
+    query.farewells.read_done = lambda _: msgspec.json.encode(Kept(HOUR_US, 9, (), 8, 8 * HOUR_US)).decode()
     marking.begin(query)
     marking.take(batch(5, 10, until_us=9 * HOUR_US), query)
     marking.take(batch(6, 11, until_us=12 * HOUR_US), query)
@@ -252,7 +252,7 @@ def test_a_store_that_is_slow_is_written_once_for_all_marks_of_meanwhile() -> No
     marking.stop()
     assert len(marked) == 200
     assert len(written) < 10
-    assert msgspec.json.decode(written[-1], type=Kept) == Kept(0, (), 200, 500 * HOUR_US, width_us=HOUR_US)
+    assert msgspec.json.decode(written[-1], type=Kept) == Kept(HOUR_US, 0, (), 200, 500 * HOUR_US)
 
 
 @pytest.mark.parametrize(
