@@ -204,10 +204,7 @@ class FileSource(SimpleSource[FileSplit]):
             )
         return pa.schema([found.field(name) for name in names])
 
-    def discover(self) -> Sequence[FileSplit]:
-        return self._discover()
-
-    def _discover(self, *, again: bool = False) -> Sequence[FileSplit]:
+    def discover(self, *, again: bool = False) -> Sequence[FileSplit]:
         files = self.listing.files(deleted=again)
         if self._modified_after_us is not None:
             files = [file for file in files if file.modified_us > self._modified_after_us]
@@ -222,7 +219,7 @@ class FileSource(SimpleSource[FileSplit]):
 
         def discover() -> Sequence[FileSplit]:
             nonlocal again
-            found = self._discover(again=again)
+            found = self.discover(again=again)
             again = True
             return found
 
@@ -347,7 +344,7 @@ class FilePlanner(SplitPlanner[FileSplit]):
     def __init__(self, source: FileSource) -> None:
         self.metrics = MetricGroup()
         self._files, self._losses = source, self.metrics.counter(LOSSES)
-        self._indexes: OrderedDict[tuple[str, int, int], FileIndex | None] = OrderedDict()  # the live ones at the end
+        self._indexes: OrderedDict[tuple[str, int, int], FileIndex] = OrderedDict()  # the live ones at the end
         self._most_indexes = _KEPT_INDEXES
 
     def metric_values(self) -> Mapping[str, float]:
@@ -398,8 +395,7 @@ class FilePlanner(SplitPlanner[FileSplit]):
         key = _key(split)
         if key not in self._indexes:
             self._keep(key, self._files.index(split))
-        index = self._indexes[key]
-        return _NOTHING if index is None else index
+        return self._indexes[key]
 
     def _ask(self, splits: Sequence[FileSplit]) -> None:
         unknown = [split for split in splits if _key(split) not in self._indexes]
@@ -409,7 +405,7 @@ class FilePlanner(SplitPlanner[FileSplit]):
                     self._keep(_key(split), index)
 
     def _keep(self, key: tuple[str, int, int], index: FileIndex | None) -> None:
-        self._indexes[key] = index
+        self._indexes[key] = _NOTHING if index is None else index
         self._losses.inc(index is None)
         while len(self._indexes) > self._most_indexes:
             self._indexes.popitem(last=False)
