@@ -32,10 +32,7 @@ class Chunk:
 
     @property
     def begins(self) -> npt.NDArray[np.int64]:
-        begins = np.empty_like(self.ends)
-        begins[0] = self.position
-        begins[1:] = self.ends[:-1] + self.position
-        return begins
+        return np.concatenate(([0], self.ends[:-1])) + self.position
 
 
 def chunks(
