@@ -297,8 +297,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         start, index = self._from(split), self._indexes.get(split.split_id)
         gone = index is not None and index.end < self._heads.get(split.split_id, 0)  # the next bytes to index
         if index is None or gone or start < index.begin or (self._event_time is None and start > index.end):
-            times_us = None if self._event_time is None else partial(_times_us, self._event_time)
-            index = self._indexes[split.split_id] = SegmentIndex(start, partial(self._events, split), times_us)
+            index = self._indexes[split.split_id] = SegmentIndex(start, partial(self._events, split), self._times_us)
         index.forget(start)
         return index
 
@@ -348,6 +347,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         finally:
             leave_java()
 
-
-def _times_us(event_time: EventTime, chunk: Chunk) -> Integers:
-    return event_time.times_us(payloads(chunk.data, chunk.ends))
+    def _times_us(self, chunk: Chunk) -> Integers:
+        if self._event_time is None:
+            return np.full(len(chunk.ends), NO_TIME)
+        return self._event_time.times_us(payloads(chunk.data, chunk.ends))
