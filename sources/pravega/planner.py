@@ -155,16 +155,17 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         """Claim that time, or the noted time if it is earlier."""
         if self._noted_unit_us is None or self._event_time is None:
             return time_us
-        notes = self._notes.get(split.split_id)
-        noted_us = NO_TIME if notes is None else int(notes.at_us(np.array([position]))[0])
-        return min(time_us, noted_us) if noted_us > EARLIEST_US else EARLIEST_US
+        noted_us = self._noted_us(split, position)
+        return EARLIEST_US if noted_us is None else min(time_us, noted_us)
 
     def passed_us(self, split: PravegaSplit) -> int | None:
-        """The time of the mark at or before its start, if the noted time is the source's event time."""
+        """Return the time noted at its start, if the noted time is the source's event time."""
+        return self._noted_us(split, split.start) if self._event_time is None else None
+
+    def _noted_us(self, split: PravegaSplit, position: int) -> int | None:
+        """Return the time of the mark at or before a position."""
         notes = self._notes.get(split.split_id)
-        if notes is None or self._event_time is not None:
-            return None
-        noted_us = int(notes.at_us(np.array([split.start]))[0])
+        noted_us = NO_TIME if notes is None else int(notes.at_us(np.array([position]))[0])
         return noted_us if noted_us > EARLIEST_US else None
 
     def cut(self, stops: Sequence[tuple[PravegaSplit, int]]) -> Sequence[tuple[PravegaSplit, PravegaSplit]]:
