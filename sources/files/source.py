@@ -9,17 +9,11 @@ A file is read once, whole, as it was when it was found: its size and time of mo
 that has changed since is an error, because its rows could not be read again. So write a file under another name
 (beginning with "." or "_") or in another folder, and rename the complete file.
 
-What was found is remembered by path, and not read again. The checkpoint has the paths of the newest files, 4,096 or a
-quarter more, and one time for all older files. While a query runs, every path it has seen is known: files that come
-with an old time of modification are read. Three things follow:
+What was found is remembered by path, and not read again. `kit/discovery.py` says what of it a checkpoint has
+(`remember`, and `keep` for `max_age`), and docs/read.md which files are missed. Two things follow for paths:
 
-- a file is missed if it is added while the query is stopped, with a time of modification before those of the newest
-  4,096 files that were read. A warning says how many there are at least (a deleted old file hides one of them);
-  `touch` them to have them read. Until 4,096 files were read, no file is missed;
 - a file system that knows no times of modification has all files at one time, so all their paths are remembered;
 - a path that is used again, or touched, is not read again as long as it is among the newest, or its query runs on.
-
-`max_age` is Spark's `maxFileAge`, which is 7 days in Spark unless it is set; lowmark has no such limit by default.
 
 Not supported: partition columns from folder names (a column must be in the file), and files that are appended to.
 

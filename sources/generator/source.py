@@ -1,8 +1,6 @@
 """The generator: a source over a scripted stream, for demos, tests and benchmarks. No server, no file.
 
-By default the whole stream is present from the beginning, and the batch's limits decide how fast it is read. With
-`ticks_per_batch` the stream arrives batch by batch instead of by the clock, so that one seed gives one result on any
-machine. (Spark's `rate-micro-batch` source is the model.)
+No row comes by a clock, so that one seed gives one result on any machine. (Spark's `rate-micro-batch` is the model.)
 """
 
 from __future__ import annotations
