@@ -16,7 +16,7 @@ from lowmark.sources.kit.asking_planner import AskingPlanner
 from lowmark.watermark.printable import counted
 
 from .chunks import Chunk, chunks
-from .client import OPENED_TOGETHER, PravegaClient, SegmentState, Silent, client_of
+from .client import OPENED_TOGETHER, PravegaClient, SegmentState, Silent
 from .errors import PravegaEventBroken, PravegaStreamMissing, PravegaUnavailable
 from .event_time import NO_TIME, EventTime
 from .events import payloads
@@ -53,7 +53,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         noted_unit_us: unit of the times that writers note, so that segments are read only up to the newest of them;
             None: noted times are not read.
         retention: is told the read positions; None: no retention.
-        client: by default the client of the process, made on first use.
+        client: makes the client, on first use.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         noted_unit_us: int | None = None,
         go_on: bool,
         retention: Retention | None = None,
-        client: PravegaClient | None = None,
+        client: Callable[[], PravegaClient],
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(f"Pravega at {settings.place}", "segments", now_seconds)
-        self._settings, self._event_time, self._noted_unit_us = settings, event_time, noted_unit_us
-        self._given_client = client
+        self._settings, self._client = settings, client
+        self._event_time, self._noted_unit_us = event_time, noted_unit_us
         self._notes: dict[str, SegmentNotes] = {}
         self._windows: dict[str, MarkWindow] = {}  # by stream
         self._standing: dict[str, PravegaSplit] = {}  # splits at their present starts
@@ -83,10 +83,6 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         self._successors: dict[str, frozenset[str]] = {}  # for sealed segments
         self.metrics.gauge("indexed_events", lambda: sum(index.rows for index in self._indexes.values()))
 
-    @property
-    def _client(self) -> PravegaClient:
-        return self._given_client if self._given_client is not None else client_of(self._settings)
-
     def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         """Say where each segment ends now.
 
@@ -99,7 +95,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
             self._retention.keep(splits)
         asked = {split.split_id: (split.stream, split.segment) for split in splits}
         try:
-            states = self._client.states(asked.values(), patience_seconds=PATIENCE_SECONDS)
+            states = self._client().states(asked.values(), patience_seconds=PATIENCE_SECONDS)
         except Silent as silent:
             self._wait(asked, str(silent))
             return {}
@@ -194,7 +190,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         if split.stop is not None and start >= split.stop:
             return SplitEnd(start, rows=0, finished=True)
         if state is None:
-            if not self._client.exists(split.stream):
+            if not self._client().exists(split.stream):
                 scope, controller = self._settings.scope, self._settings.place
                 raise PravegaStreamMissing(
                     scope, split.stream, controller, f"it was deleted; {split.split_id} was read up to byte {start}"
@@ -224,7 +220,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         if self._noted_unit_us is None:
             return
         for stream in sorted({split.stream for split in splits}):
-            window = self._windows.setdefault(stream, MarkWindow(self._client, stream))
+            window = self._windows.setdefault(stream, MarkWindow(self._client(), stream))
             standing = [split for split in self._standing.values() if split.stream == stream]
             before = window.changes
             window.read_on(standing)
@@ -261,8 +257,8 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
                 asked.setdefault(split.stream, []).append(split.segment)
         for stream, segments in asked.items():
             with suppress(PravegaStreamMissing):  # `_end` reports it, with the split's position
-                answers = self._client.successors(stream, segments)
-                scales = not all(answers.values()) and bool(self._client.open_segments(stream))
+                answers = self._client().successors(stream, segments)
+                scales = not all(answers.values()) and bool(self._client().open_segments(stream))
                 for segment, found in answers.items():
                     if found or not scales:
                         after = frozenset(split_of(stream, each).split_id for each in found)
@@ -281,7 +277,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         for name in self._long_not_asked(splits):
             for kept in (self._indexes, self._ends, self._heads, self._notes, self._successors, self._standing):
                 kept.pop(name, None)
-            self._client.forget(*segment_of(name))
+            self._client().forget(*segment_of(name))
         if len(self._windows) > 1:
             streams = {split.stream for split in self._standing.values()}
             self._windows = {stream: window for stream, window in self._windows.items() if stream in streams}
@@ -304,9 +300,9 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
 
     def _events(self, split: PravegaSplit, start: int, stop: int) -> Iterator[Chunk]:
         try:
-            yield from chunks(self._client, split, start, stop, opened=self._opened.pop(split.split_id, None))
+            yield from chunks(self._client(), split, start, stop, opened=self._opened.pop(split.split_id, None))
         except Truncated:
-            head = self._client.segment_head(split.stream, split.segment)
+            head = self._client().segment_head(split.stream, split.segment)
             self._indexes.pop(split.split_id, None)  # the next plan begins after the truncated bytes
             # An index is ahead of the unread bytes, and a block of it may begin before them.
             unread = self._standing.get(split.split_id, split)
@@ -325,7 +321,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
                 for split in some:
                     with suppress(Truncated):  # reported when the segment is read
                         at = self._index(split).end
-                        self._opened[split.split_id] = self._client.open_ahead(split.stream, split.segment, at)
+                        self._opened[split.split_id] = self._client().open_ahead(split.stream, split.segment, at)
                 for split in some:
                     self._index(split).extend(self._known_end(split))
             finally:

@@ -289,6 +289,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             noted_unit_us=self._noted_unit_us,
             go_on=self._go_on,
             retention=retention,
+            client=partial(client_of, self.settings),
         )
 
     def create_reader(self, context: SourceReaderContext) -> GroupReader | None:
