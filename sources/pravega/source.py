@@ -315,10 +315,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         return self.create_split_reader().read(split)
 
     def _walk(self, known: DiscoveredSplits[PravegaSplit]) -> SegmentWalk:
-        ids = [*known.assigned, *(split.split_id for split in known.pending)]
-        return SegmentWalk(
-            partial(client_of, self.settings), self._streams, self._start, self._stop, ids, late=known.discovered
-        )
+        return SegmentWalk(partial(client_of, self.settings), self._streams, self._start, self._stop, known)
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[PravegaSplit], state: DiscoveredSplits[PravegaSplit]

@@ -24,6 +24,7 @@ import pytest
 from lowmark.sources.api import SplitEnd
 from lowmark.sources.coordinator import FailoverPolicy, SourceFailed
 from lowmark.sources.formats import FormatOptions
+from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
@@ -416,7 +417,7 @@ NEXT = 1 << 32 | 1
 
 def bounded(client: PravegaClient) -> Sequence[PravegaSplit]:
     return SegmentWalk(
-        lambda: client, Streams({"orders": "orders"}), Positions("head", {}), Positions("tail", {}), [], late=False
+        lambda: client, Streams({"orders": "orders"}), Positions("head", {}), Positions("tail", {}), DiscoveredSplits()
     )()
 
 
@@ -446,7 +447,7 @@ class Sealed(Halves):
 def test_of_a_stream_that_is_sealed_before_the_start_at_the_tail_no_event_is_read(stop: Positions | None) -> None:
     client = Sealed()
     streams, tail = Streams(pattern=".*"), Positions("tail", {})
-    begun = SegmentWalk(lambda: client, streams, tail, stop, [], late=False)()
+    begun = SegmentWalk(lambda: client, streams, tail, stop, DiscoveredSplits())()
     planner = PravegaPlanner(client.settings, event_time=None, go_on=False, client=lambda: client)
     assert {name: (end.position, end.finished) for name, end in planner.latest(begun).items()} == {
         "orders/1.#epoch.1": (70, True)
@@ -458,8 +459,8 @@ def test_a_restart_takes_no_stream_that_was_sealed_before_the_start_for_a_new_on
     """A stream that comes later begins at its head."""
     client = Sealed()
     walk = partial(SegmentWalk, lambda: client, Streams(pattern=".*"), Positions("tail", {}), None)
-    ids = [split.split_id for split in walk([], late=False)()]
-    again = walk(ids, late=True)
+    ids = [split.split_id for split in walk(DiscoveredSplits())()]
+    again = walk(DiscoveredSplits(discovered=True, assigned=tuple(ids)))
     assert not again()
     client.there = ["orders", "returns"]
     assert {split.split_id: split.start for split in again()} == {"returns/0.#epoch.0": 0, "returns/1.#epoch.1": 0}
