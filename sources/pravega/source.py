@@ -211,7 +211,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             expected="names, each once, of letters, digits, dots and hyphens",
             hint="say what to read.",
         )
-        self._reader_group, self._group_name = reader_group, reader_group or subscriber
+        self._group_name = reader_group or subscriber
         if self._group_name:
             unfit = {"stop": stop is not None, "noted_time": noted_time} if reader_group else {}
             _check_group(reader_group, subscriber, {**unfit, "stream_pattern": stream_pattern is not None})
@@ -281,7 +281,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         self._start_java()
         retention = None
         if self._group_name:
-            retention = Retention(self._group, subscribes=not self._reader_group)
+            retention = Retention(self._group, subscribes=not self.externally_induced)
         searched = self._event_time if self.event_time == EVENT_TIME else None
         return PravegaPlanner(
             self.settings,
@@ -295,9 +295,9 @@ class PravegaSource(SimpleSource[PravegaSplit]):
     def create_reader(self, context: SourceReaderContext) -> GroupReader | None:
         """Make a reader only for a reader group; start Java here, on the task's own thread."""
         self._start_java()
-        if not self._reader_group:
+        if not self.externally_induced:
             return None
-        return GroupReader(self, name=self._reader_group, group=self._group, metrics=context.metric_group)
+        return GroupReader(self, name=self._group_name, group=self._group, metrics=context.metric_group)
 
     def _group(self) -> PravegaGroup:
         return PravegaGroup(client_of(self.settings), self._group_name, list(self._streams.named))
