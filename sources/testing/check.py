@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import pairwise
 from multiprocessing import get_context
@@ -124,7 +124,6 @@ class _Known(Generic[SplitT]):
     end: SplitEnd
     whole: pa.Table
     cuts: list[int]  # positions of steps, where it may be cut; the first is its start, the last its stop
-    steps: list[pa.Table] = field(default_factory=list)
 
     @property
     def split_id(self) -> str:
@@ -142,10 +141,8 @@ class _Check(Generic[SplitT, StateT]):
     seed: int
     stalled_seconds: float
 
-    def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
-
     def run(self, *, other_process: bool) -> CheckedSource:
+        self.random = random.Random(self.seed)
         copy = self.copied()  # before the source has made a client
         splits = self.discovery()[: self.most_splits]
         for split in splits:
@@ -308,7 +305,7 @@ class _Check(Generic[SplitT, StateT]):
         splits = [each.split for each in known]
         again = {"by a new reader": self.read(splits), "by a pickled copy": self.read(splits[::-1], copy)}
         for each in known:
-            again |= {f"alone ({each.split_id})": self.read([each.split])}
+            again[f"alone ({each.split_id})"] = self.read([each.split])
         if other_process:
             with self.reading(splits), ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 again["in another process"] = pool.submit(_tables, self.source, splits, self.stalled_seconds).result()
@@ -322,10 +319,10 @@ class _Check(Generic[SplitT, StateT]):
             pairs = list(pairwise(each.cuts))
             order = self.random.sample(range(len(pairs)), len(pairs))
             read = {index: self.read([self.part(each, *pairs[index])])[each.split_id] for index in order}
-            each.steps = [read[index] for index in range(len(pairs))]
-            joined = pa.concat_tables([each.whole.slice(0, 0), *each.steps])
+            steps = [read[index] for index in range(len(pairs))]
+            joined = pa.concat_tables([each.whole.slice(0, 0), *steps])
             self.same("concatenation", each.split, each.whole, joined, f"cut at {each.cuts}")
-            self.budget(each)
+            self.budget(each, steps)
             nothing = self.read([self.part(each, cut := self.random.choice(each.cuts), cut)])[each.split_id]
             if nothing.num_rows:
                 raise self.broken(
@@ -354,9 +351,9 @@ class _Check(Generic[SplitT, StateT]):
             joined = pa.concat_tables([each.whole.slice(0, 0), *pieces[each.split_id]])
             self.same("concatenation", each.split, each.whole, joined, f"cut at {cuts[each.split_id]}")
 
-    def budget(self, each: _Known[SplitT]) -> None:
+    def budget(self, each: _Known[SplitT], steps: Sequence[pa.Table]) -> None:
         before = 0
-        for (start, stop), table in zip(pairwise(each.cuts), each.steps, strict=True):
+        for (start, stop), table in zip(pairwise(each.cuts), steps, strict=True):
             if (
                 table.num_rows > self.rows
                 and self.planner.after_rows(self.part(each, start, stop), 1, each.end) != stop
@@ -413,8 +410,7 @@ class _Check(Generic[SplitT, StateT]):
     def search(self, known: Sequence[_Known[SplitT]], column: str, time_us: int) -> None:
         answers = self.planner.find_time([each.split for each in known], time_us) or {}
         later = self.planner.find_time([self.part(each, each.cuts[-1], each.cuts[-1]) for each in known], time_us) or {}
-        at = {each.split_id: answers.get(each.split_id) for each in known}
-        asked = [replace(each.split, start=position) for each in known if (position := at[each.split_id]) is not None]
+        asked = [replace(each.split, start=at) for each in known if (at := answers.get(each.split_id)) is not None]
         claimed = {name: us for name, us in self.planner.claims(asked, time_us).items() if us > EARLIEST_US}
         if strangers := sorted(claimed.keys() - {split.split_id for split in asked}):
             raise self.broken("time", f"claims names split {strangers[0]!r}, which it was not asked about")
@@ -422,7 +418,7 @@ class _Check(Generic[SplitT, StateT]):
             name, start, stop = each.split_id, each.cuts[0], each.cuts[-1]
             if name not in answers:
                 continue  # unknown: planning neither cuts there nor claims
-            found = at[name]
+            found = answers[name]
             if found is not None and found < 0:
                 what = f"split {name!r}: find_time({time_us}) is {found}; expected 0 or more, or None"
                 raise self.broken("time", what)
