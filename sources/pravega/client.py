@@ -84,8 +84,6 @@ class PravegaClient:
             described.retryAttempts(2).initialBackoffMillis(10).build(), executor
         )
         self.executor = executor  # Java's executor; like `java_config`, for other parts of Java's client
-        self._segment = java_class("io.pravega.client.segment.impl.Segment")
-        self._stream = java_class("io.pravega.client.stream.Stream")
         self._metadata = java_class("io.pravega.client.segment.impl.SegmentMetadataClientFactoryImpl")(
             self._controller, pool
         )
@@ -307,12 +305,13 @@ class PravegaClient:
             return self._tokens[stream]
 
     def java_stream(self, stream: str) -> Any:
-        return self._stream.of(self.settings.scope, stream)
+        return java_class("io.pravega.client.stream.Stream").of(self.settings.scope, stream)
 
     def _java_segment(self, stream: str, segment: int) -> Any:
         made = self._segments.get((stream, segment))
         if made is None:  # making it takes half a millisecond
-            made = self._segments[stream, segment] = self._segment(self.settings.scope, stream, segment)
+            kind = java_class("io.pravega.client.segment.impl.Segment")
+            made = self._segments[stream, segment] = kind(self.settings.scope, stream, segment)
         return made
 
     def java_cut(self, cut: StreamCut) -> Any:
