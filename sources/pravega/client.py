@@ -315,10 +315,7 @@ class PravegaClient:
         return made
 
     def java_cut(self, cut: StreamCut) -> Any:
-        positions = java_class("java.util.HashMap")()
-        long = java_class("java.lang.Long")
-        for segment, position in cut.positions.items():
-            positions.put(self._java_segment(cut.stream, segment), long(position))
+        positions = {self._java_segment(cut.stream, segment): position for segment, position in cut.positions.items()}
         return java_class("io.pravega.client.stream.impl.StreamCutImpl")(self.java_stream(cut.stream), positions)
 
     def _future(self, stream: str, action: str, call: Callable[[], Any]) -> Any:
