@@ -68,8 +68,6 @@ class GeneratorSource(SimpleSource[SourceSplit]):
         return {split.split_id: self._arrived(split, self._end(split)) for split in splits}
 
     def after_rows(self, split: SourceSplit, rows: int, end: SplitEnd) -> int:
-        if end.position <= split.start + 1:
-            return end.position
         ticks = range(split.start + 1, end.position + 1)
         fits = bisect_right(ticks, rows, key=lambda tick: self.rows_before(split, tick))
         return ticks[max(0, fits - 1)]

@@ -38,15 +38,13 @@ class Chunk:
 def chunks(
     client: PravegaClient, split: PravegaSplit, start: int, stop: int, *, opened: SegmentBytes | None = None
 ) -> Iterator[Chunk]:
-    """Read the events from `start` up to `stop`, both of them positions between events.
+    """Read the events from `start` up to a later `stop`, both of them positions between events.
 
     Args:
         opened: the segment, opened at `start`; it is closed at the end.
 
     Raises PravegaEventBroken, and the errors of `PravegaClient.open` and `SegmentBytes`.
     """
-    if opened is None and start >= stop:
-        return
     with closing(client.open(split.stream, split.segment, start) if opened is None else opened) as source:
         data, position, kept = bytearray(min(CHUNK_BYTES, stop - start)), start, 0
         while position < stop:
