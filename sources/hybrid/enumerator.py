@@ -45,9 +45,8 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         self, sources: Succession, context: SplitEnumeratorContext[HybridSplit], state: HybridState | None
     ) -> None:
         self._sources, self._context, self._restored = sources, context, state
-        self._index = 0 if state is None else state.source_index
-        self._complete = set[int]() if state is None else set(state.complete)
-        self._unfinished = set[str]() if state is None else set(state.unfinished)
+        begin = HybridState(0, None) if state is None else state
+        self._index, self._complete, self._unfinished = begin.source_index, set(begin.complete), set(begin.unfinished)
         self._child: AnyEnumerator | None = None
         self._child_context: ChildContext | None = None
         context.metric_group.gauge("source_index", lambda: self._index)
