@@ -191,11 +191,8 @@ class FileSource(SimpleSource[FileSplit]):
             fact = f"column {twice[0]!r} is there more than once in {found.names}"
             raise NoSchema(repr(self), fact, "rename it in the files, or name the other columns in columns=.")
         if self.event_time is not None and (kind := found.field(self.event_time).type) != TIME:
-            raise NoSchema(
-                repr(self),
-                f"event_time {self.event_time!r} is {kind}",
-                "write times, or text in ISO 8601, or give a schema that declares the column as a timestamp.",
-            )
+            hint = "write times, or text in ISO 8601, or give a schema that declares the column as a timestamp."
+            raise NoSchema(repr(self), f"event_time {self.event_time!r} is {kind}", hint)
         return pa.schema([found.field(name) for name in names])
 
     def discover(self, *, again: bool = False) -> Sequence[FileSplit]:
@@ -272,10 +269,8 @@ class FileSource(SimpleSource[FileSplit]):
         if isinstance(trouble, FileNotFoundError):
             trouble = self._changed(split, None)
         if not isinstance(trouble, FileChanged):
-            cause, trouble = trouble, FileUnreadable(
-                repr(self), self.listing.path(split.split_id), split.split_id, action,
-                described(trouble),
-            )  # fmt: skip
+            path, cause = self.listing.path(split.split_id), trouble
+            trouble = FileUnreadable(repr(self), path, split.split_id, action, described(cause))
             trouble.__cause__ = cause
         option = self._on_vanished if isinstance(trouble, FileChanged) else self._on_unreadable
         if option == "error":

@@ -160,12 +160,8 @@ class PravegaClient:
             cut = java_class("io.pravega.client.stream.StreamCut").from_(text).asImpl()
             stream, positions = str(cut.getStream().getStreamName()), positions_of(cut)
         except jpype.JException as wrong:
-            raise InvalidPravegaOption(
-                "start, stop",
-                repr(text[:60]),
-                "the text of a StreamCut",
-                f"{cause_of(wrong)}; StreamCut.asText() makes it.",
-            ) from None
+            hint = f"{cause_of(wrong)}; StreamCut.asText() makes it."
+            raise InvalidPravegaOption("start, stop", repr(text[:60]), "the text of a StreamCut", hint) from None
         return StreamCut(stream, positions)
 
     def text_of(self, cut: StreamCut) -> str:
