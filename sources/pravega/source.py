@@ -10,7 +10,7 @@ Source: Pravega's client, and the plan of its Flink connector for FLIP-27 ("Prav
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -351,7 +351,10 @@ def _positions(option: str, given: object, scope: str, streams: Streams) -> Posi
         found = Positions(given, {})
     else:
         found = Positions("head" if option == "start" else "tail", _cuts_by_stream(option, given, scope))
-        _check_read(option, found.cuts, streams)
+    for stream in found.cuts:
+        if not streams.wants(stream):  # the position would have no effect
+            wanted = f"one of {', '.join(streams.named)}" if streams.named else f"a name like {streams.pattern}"
+            raise InvalidPravegaOption(option, f"a position of {stream}", wanted, "name the stream, or leave it out.")
     if option == "stop" and "head" in {found.otherwise, *found.cuts.values()}:
         raise InvalidPravegaOption("stop", "head", '"tail" or StreamCuts', "nothing would be read.")
     return found
@@ -373,11 +376,3 @@ def _cuts_by_stream(option: str, given: object, scope: str) -> dict[str, str]:
         hint = "name each stream once, or leave the option out."
         raise InvalidPravegaOption(option, shown(given), "one StreamCut for each stream", hint)
     return cuts
-
-
-def _check_read(option: str, named: Iterable[str], streams: Streams) -> None:
-    """Refuse a position of a stream that is not read, because it would have no effect."""
-    for stream in named:
-        if not streams.wants(stream):
-            wanted = f"one of {', '.join(streams.named)}" if streams.named else f"a name like {streams.pattern}"
-            raise InvalidPravegaOption(option, f"a position of {stream}", wanted, "name the stream, or leave it out.")
