@@ -278,7 +278,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
 
     def create_planner(self) -> PravegaPlanner:
         """Make the planner, and start Java on the calling thread instead of on a short-lived thread."""
-        self._start_java()
+        start_java(self.settings.jars, self.settings.jvm_options)
         retention = None
         if self._group_name:
             retention = Retention(self._group, subscribes=not self.externally_induced)
@@ -294,7 +294,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
 
     def create_reader(self, context: SourceReaderContext) -> GroupReader | None:
         """Make a reader only for a reader group; start Java here, on the task's own thread."""
-        self._start_java()
+        start_java(self.settings.jars, self.settings.jvm_options)
         if not self.externally_induced:
             return None
         return GroupReader(self, name=self._group_name, group=self._group, metrics=context.metric_group)
@@ -304,9 +304,6 @@ class PravegaSource(SimpleSource[PravegaSplit]):
 
     def create_split_reader(self) -> PravegaSplitReader:
         return PravegaSplitReader(self, self._columns, self._noted_unit_us, go_on=self._go_on)
-
-    def _start_java(self) -> None:
-        start_java(self.settings.jars, self.settings.jvm_options)
 
     def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         return self.create_planner().latest(splits)
