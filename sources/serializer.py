@@ -19,18 +19,6 @@ class UnreadableState(LowmarkError, ValueError):
     hint: str = "is this the checkpoint of another source?"  # what to do
     _fact = "{kind}: {fact}"
 
-    @classmethod
-    def newer(cls, kind: str, version: int, newest: int) -> UnreadableState:
-        return cls(
-            kind,
-            f"the data are of version {version}, and this version of lowmark knows up to {newest}",
-            "go on with the version that wrote them, or a later one.",
-        )
-
-    @classmethod
-    def broken(cls, kind: str, version: int, error: Exception) -> UnreadableState:
-        return cls(kind, f"these are no data of version {version}: {told_briefly(error)}")
-
 
 class UnknownFieldType(LowmarkError, TypeError):
     """A field's type is a name that this process does not have, so that no value could be read back."""
@@ -62,7 +50,7 @@ class DataclassSerializer(Generic[ValueT]):
     """Serializes values of a type that `msgspec` knows, usually a frozen dataclass of plain fields.
 
     `version`, 1 or more, is written. A new field with a default needs no new version, because older data are read with
-    the default.
+    the default. Errors have `name`, by default that of the type.
 
     >>> from lowmark.sources import SourceSplit
     >>> serializer = DataclassSerializer(SourceSplit)
@@ -70,8 +58,8 @@ class DataclassSerializer(Generic[ValueT]):
     SourceSplit(split_id='a', start=3, stop=None, parents=())
     """
 
-    def __init__(self, kind: type[ValueT], *, version: int = 1) -> None:
-        self._kind, self._name, self.version = kind, getattr(kind, "__name__", str(kind)), version
+    def __init__(self, kind: type[ValueT], *, version: int = 1, name: str = "") -> None:
+        self._kind, self._name, self.version = kind, name or getattr(kind, "__name__", str(kind)), version
         try:
             msgspec.msgpack.Decoder(kind)  # looks up the types of all fields
         except NameError as unknown:
@@ -83,11 +71,13 @@ class DataclassSerializer(Generic[ValueT]):
     def deserialize(self, version: int, data: bytes) -> ValueT:
         """Read a value back. Raises UnreadableState."""
         if version > self.version:
-            raise UnreadableState.newer(self._name, version, self.version)
+            fact = f"the data are of version {version}, and this version of lowmark knows up to {self.version}"
+            raise UnreadableState(self._name, fact, "go on with the version that wrote them, or a later one.")
         try:
             value: Any = msgspec.msgpack.decode(self._unpacked(data), type=self._kind)
         except (ValueError, RecursionError) as invalid:  # msgspec's errors are ValueErrors
-            raise UnreadableState.broken(self._name, version, invalid) from invalid
+            fact = f"these are no data of version {version}: {told_briefly(invalid)}"
+            raise UnreadableState(self._name, fact) from invalid
         return value  # type: ignore[no-any-return]
 
     def _unpacked(self, data: bytes) -> bytes:

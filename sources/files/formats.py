@@ -1,8 +1,14 @@
 """Cuts files into steps, and reads steps: parquet by its row groups, text in steps of `STEP_ROWS` rows.
 
-A step is the smallest part of a file that is read alone; a position is the number of a step. The index of a file has
-the number of rows and the largest event time of each step. Parquet keeps both in its footer; a text file is read
-through once for its index.
+A step is the smallest part of a file that is read alone; a position is the number of a step. Each format has
+
+    schema      the columns in the file's own types
+    index       the number of rows and the largest event time of each step. Parquet keeps both in its footer; a text
+                file is read through once for its index
+    read        (rows, the position after them) of the steps from `start` up to and without `stop`. A step may come in
+                pieces: after each but the last, the position is still that of the step
+
+An unreadable file raises one of `UNREADABLE`.
 
 Times without a zone are UTC. A file whose columns differ from the schema is read as far as it fits: missing columns
 are null, other columns are left out, and values are converted if the conversion loses nothing.
@@ -67,30 +73,7 @@ class FileIndex:
         return None if earliest_us == _NO_TIME else earliest_us
 
 
-class FileFormat(ABC):
-    """Reads one kind of file. An unreadable file raises one of `UNREADABLE`."""
-
-    @abstractmethod
-    def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
-        """Return the columns in the file's own types."""
-
-    @abstractmethod
-    def index(
-        self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, event_time: str | None
-    ) -> FileIndex:
-        """Return the index of a file."""
-
-    @abstractmethod
-    def read(
-        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, start: int, stop: int
-    ) -> Iterator[tuple[pa.Table, int]]:
-        """Yield (rows, the position after them) of the steps from `start` up to and without `stop`.
-
-        A step may come in pieces. After each but the last, the position is still that of the step.
-        """
-
-
-class ParquetFormat(FileFormat):
+class ParquetFormat:
     """A step is a row group."""
 
     def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
@@ -177,7 +160,7 @@ def _raw_us(raw: int, unit: str) -> int:
     return us
 
 
-class TextFormat(FileFormat):
+class TextFormat(ABC):
     """A step is `STEP_ROWS` rows; the last step has the rest."""
 
     _lines_of_names: ClassVar[int] = 0
@@ -298,7 +281,11 @@ def _objects(filesystem: fs.FileSystem, path: str, parse: json.ParseOptions | No
                 yield json.read_json(BytesIO(lines), json.ReadOptions(block_size=len(lines)), parse)
 
 
-FORMATS: dict[str, FileFormat] = {"parquet": ParquetFormat(), "csv": CsvFormat(), "json": JsonFormat()}
+FORMATS: dict[str, ParquetFormat | CsvFormat | JsonFormat] = {
+    "parquet": ParquetFormat(),
+    "csv": CsvFormat(),
+    "json": JsonFormat(),
+}
 """The formats by the names in `FileSource`'s `format`."""
 
 

@@ -216,6 +216,4 @@ def _path(info: fs.FileInfo) -> str:
 
 
 def _split(info: fs.FileInfo, name: str) -> FileSplit:
-    modified_ns = info.mtime_ns
-    modified_us = 0 if modified_ns is None else modified_ns // 1_000
-    return FileSplit(split_id=name, size_bytes=info.size or 0, modified_us=modified_us)
+    return FileSplit(split_id=name, size_bytes=info.size or 0, modified_us=(info.mtime_ns or 0) // 1_000)

@@ -9,17 +9,11 @@ A file is read once, whole, as it was when it was found: its size and time of mo
 that has changed since is an error, because its rows could not be read again. So write a file under another name
 (beginning with "." or "_") or in another folder, and rename the complete file.
 
-What was found is remembered by path, and not read again. The checkpoint has the paths of the newest files, 4,096 or a
-quarter more, and one time for all older files. While a query runs, every path it has seen is known: files that come
-with an old time of modification are read. Three things follow:
+What was found is remembered by path, and not read again. `kit/discovery.py` says what of it a checkpoint has
+(`remember`, and `keep` for `max_age`), and docs/read.md which files are missed. Two things follow for paths:
 
-- a file is missed if it is added while the query is stopped, with a time of modification before those of the newest
-  4,096 files that were read. A warning says how many there are at least (a deleted old file hides one of them);
-  `touch` them to have them read. Until 4,096 files were read, no file is missed;
 - a file system that knows no times of modification has all files at one time, so all their paths are remembered;
 - a path that is used again, or touched, is not read again as long as it is among the newest, or its query runs on.
-
-`max_age` is Spark's `maxFileAge`, which is 7 days in Spark unless it is set; lowmark has no such limit by default.
 
 Not supported: partition columns from folder names (a column must be in the file), and files that are appended to.
 
@@ -197,17 +191,11 @@ class FileSource(SimpleSource[FileSplit]):
             fact = f"column {twice[0]!r} is there more than once in {found.names}"
             raise NoSchema(repr(self), fact, "rename it in the files, or name the other columns in columns=.")
         if self.event_time is not None and (kind := found.field(self.event_time).type) != TIME:
-            raise NoSchema(
-                repr(self),
-                f"event_time {self.event_time!r} is {kind}",
-                "write times, or text in ISO 8601, or give a schema that declares the column as a timestamp.",
-            )
+            hint = "write times, or text in ISO 8601, or give a schema that declares the column as a timestamp."
+            raise NoSchema(repr(self), f"event_time {self.event_time!r} is {kind}", hint)
         return pa.schema([found.field(name) for name in names])
 
-    def discover(self) -> Sequence[FileSplit]:
-        return self._discover()
-
-    def _discover(self, *, again: bool = False) -> Sequence[FileSplit]:
+    def discover(self, *, again: bool = False) -> Sequence[FileSplit]:
         files = self.listing.files(deleted=again)
         if self._modified_after_us is not None:
             files = [file for file in files if file.modified_us > self._modified_after_us]
@@ -222,7 +210,7 @@ class FileSource(SimpleSource[FileSplit]):
 
         def discover() -> Sequence[FileSplit]:
             nonlocal again
-            found = self._discover(again=again)
+            found = self.discover(again=again)
             again = True
             return found
 
@@ -281,10 +269,8 @@ class FileSource(SimpleSource[FileSplit]):
         if isinstance(trouble, FileNotFoundError):
             trouble = self._changed(split, None)
         if not isinstance(trouble, FileChanged):
-            cause, trouble = trouble, FileUnreadable(
-                repr(self), self.listing.path(split.split_id), split.split_id, action,
-                described(trouble),
-            )  # fmt: skip
+            path, cause = self.listing.path(split.split_id), trouble
+            trouble = FileUnreadable(repr(self), path, split.split_id, action, described(cause))
             trouble.__cause__ = cause
         option = self._on_vanished if isinstance(trouble, FileChanged) else self._on_unreadable
         if option == "error":
@@ -347,7 +333,7 @@ class FilePlanner(SplitPlanner[FileSplit]):
     def __init__(self, source: FileSource) -> None:
         self.metrics = MetricGroup()
         self._files, self._losses = source, self.metrics.counter(LOSSES)
-        self._indexes: OrderedDict[tuple[str, int, int], FileIndex | None] = OrderedDict()  # the live ones at the end
+        self._indexes: OrderedDict[tuple[str, int, int], FileIndex] = OrderedDict()  # the live ones at the end
         self._most_indexes = _KEPT_INDEXES
 
     def metric_values(self) -> Mapping[str, float]:
@@ -398,8 +384,7 @@ class FilePlanner(SplitPlanner[FileSplit]):
         key = _key(split)
         if key not in self._indexes:
             self._keep(key, self._files.index(split))
-        index = self._indexes[key]
-        return _NOTHING if index is None else index
+        return self._indexes[key]
 
     def _ask(self, splits: Sequence[FileSplit]) -> None:
         unknown = [split for split in splits if _key(split) not in self._indexes]
@@ -409,7 +394,7 @@ class FilePlanner(SplitPlanner[FileSplit]):
                     self._keep(_key(split), index)
 
     def _keep(self, key: tuple[str, int, int], index: FileIndex | None) -> None:
-        self._indexes[key] = index
+        self._indexes[key] = _NOTHING if index is None else index
         self._losses.inc(index is None)
         while len(self._indexes) > self._most_indexes:
             self._indexes.popitem(last=False)

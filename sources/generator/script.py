@@ -138,15 +138,12 @@ class StreamScript:
             raise InvalidScript(f"split {split.name}", "rows and times in 60 bits", "larger ones")
 
     def _check_parent(self, child: SplitScript, parent: str) -> None:
-        found = self._by_name.get(parent)
+        what, found, end = f"parents of {child.name}", self._by_name.get(parent), self.ends_at(parent)
         if found is None or found[1].from_tick >= child.from_tick:
-            raise InvalidScript(f"parents of {child.name}", "splits that begin before it", repr(parent))
-        if self.ends_at(parent) != child.from_tick:
-            raise InvalidScript(
-                f"parents of {child.name}",
-                f"all children of {parent!r} to begin in one tick",
-                f"{self.ends_at(parent)} and {child.from_tick}",
-            )
+            raise InvalidScript(what, "splits that begin before it", repr(parent))
+        if end != child.from_tick:
+            wanted = f"all children of {parent!r} to begin in one tick"
+            raise InvalidScript(what, wanted, f"{end} and {child.from_tick}")
 
     @property
     def end(self) -> int:

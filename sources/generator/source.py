@@ -1,8 +1,6 @@
 """The generator: a source over a scripted stream, for demos, tests and benchmarks. No server, no file.
 
-By default the whole stream is present from the beginning, and the batch's limits decide how fast it is read. With
-`ticks_per_batch` the stream arrives batch by batch instead of by the clock, so that one seed gives one result on any
-machine. (Spark's `rate-micro-batch` source is the model.)
+No row comes by a clock, so that one seed gives one result on any machine. (Spark's `rate-micro-batch` is the model.)
 """
 
 from __future__ import annotations
@@ -67,11 +65,9 @@ class GeneratorSource(SimpleSource[SourceSplit]):
         ]
 
     def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
-        return {split.split_id: self._arrived(split, self._end(split)) for split in splits}
+        return {split.split_id: self._end(split, self.ticks_per_batch) for split in splits}
 
     def after_rows(self, split: SourceSplit, rows: int, end: SplitEnd) -> int:
-        if end.position <= split.start + 1:
-            return end.position
         ticks = range(split.start + 1, end.position + 1)
         fits = bisect_right(ticks, rows, key=lambda tick: self.rows_before(split, tick))
         return ticks[max(0, fits - 1)]
@@ -92,19 +88,14 @@ class GeneratorSource(SimpleSource[SourceSplit]):
             yield self.script.rows(split.split_id, position, after, seed=self.seed), after
             position = after
 
-    def _arrived(self, split: SourceSplit, end: SplitEnd) -> SplitEnd:
-        if self.ticks_per_batch is None or end.position <= split.start + self.ticks_per_batch:
-            return end
-        return self._end_at(split, split.start + self.ticks_per_batch, finished=False)
-
-    def _end(self, split: SourceSplit) -> SplitEnd:
+    def _end(self, split: SourceSplit, ticks: int | None = None) -> SplitEnd:
+        """Return where a split ends; with `ticks`, where it ends if no more of them have arrived beyond its start."""
         parent_end = self.script.ends_at(split.split_id)
         last = self.script.end if parent_end is None else parent_end
         position = last if split.stop is None else min(split.stop, last)
         finished = self.bounded or parent_end is not None or position == split.stop
-        return self._end_at(split, position, finished=finished)
-
-    def _end_at(self, split: SourceSplit, position: int, *, finished: bool) -> SplitEnd:
+        if ticks is not None and position > split.start + ticks:
+            position, finished = split.start + ticks, False
         rows = self.rows_before(split, position)
         return SplitEnd(
             position=max(position, split.start),

@@ -45,9 +45,8 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         self, sources: Succession, context: SplitEnumeratorContext[HybridSplit], state: HybridState | None
     ) -> None:
         self._sources, self._context, self._restored = sources, context, state
-        self._index = 0 if state is None else state.source_index
-        self._complete = set[int]() if state is None else set(state.complete)
-        self._unfinished = set[str]() if state is None else set(state.unfinished)
+        begin = HybridState(0, None) if state is None else state
+        self._index, self._complete, self._unfinished = begin.source_index, set(begin.complete), set(begin.unfinished)
         self._child: AnyEnumerator | None = None
         self._child_context: ChildContext | None = None
         context.metric_group.gauge("source_index", lambda: self._index)
@@ -87,7 +86,7 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
 
     def close(self) -> None:
         if self._child_context is not None:
-            self._child_context.close()
+            self._child_context.closed = True
         if self._child is not None:
             self._child.close()
 
@@ -138,7 +137,7 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         previous, previous_context, following = self._running, self._child_context, self._index + 1
         source = self._sources.switch_to(following, previous)
         if previous_context is not None:
-            previous_context.close()
+            previous_context.closed = True
         self._child = None  # closed once, also if the next enumerator cannot be made
         previous.close()
         self._index = following
@@ -152,11 +151,8 @@ class ChildContext:
     """The coordinator for the enumerator of one source. Closed at the switch to the next source."""
 
     def __init__(self, parent: HybridEnumerator, context: SplitEnumeratorContext[HybridSplit], *, last: bool) -> None:
-        self._parent, self._context, self._last, self._closed = parent, context, last, False
+        self._parent, self._context, self._last, self.closed = parent, context, last, False
         self.metric_group = context.metric_group
-
-    def close(self) -> None:
-        self._closed = True
 
     @property
     def num_subtasks(self) -> int:
@@ -167,18 +163,18 @@ class ChildContext:
         return self._context.registered_readers
 
     def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
-        if self._closed:
+        if self.closed:
             dropped: Future[None] = Future()
             dropped.cancel()
             return dropped
         return self._context.send_event_to_source_reader(subtask, event)
 
     def assign_splits(self, assignment: SplitsAssignment[Any]) -> None:
-        if not self._closed:
+        if not self.closed:
             self._parent.assigned(assignment)
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        if not self._closed:
+        if not self.closed:
             self._parent.completed(subtask)
 
     def call_async(
@@ -195,12 +191,12 @@ class ChildContext:
 
     def set_is_processing_backlog(self, *, is_processing_backlog: bool) -> None:
         # History is backlog until it ends, so only the last source may say otherwise.
-        if self._last and not self._closed:
+        if self._last and not self.closed:
             self._context.set_is_processing_backlog(is_processing_backlog=is_processing_backlog)
 
     def _unless_closed(self, call: Callable[..., ResultT]) -> Callable[..., Any]:
         @wraps(call)  # the name of the call is in logs and errors
         def unless_closed(*given: Any) -> ResultT | None:
-            return None if self._closed else call(*given)
+            return None if self.closed else call(*given)
 
         return unless_closed

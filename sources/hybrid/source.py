@@ -16,12 +16,9 @@ Source: `org.apache.flink.connector.base.source.hybrid`, FLIP-150.
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
 import pyarrow as pa
 from lowmark.sources.api import Boundedness, Fetching, Source, SplitEnumeratorContext, VersionedSerializer
-from lowmark.sources.serializer import UnreadableState
+from lowmark.sources.serializer import DataclassSerializer, UnreadableState
 from lowmark.sources.worker import described
 
 from .enumerator import HybridEnumerator, HybridState
@@ -89,24 +86,28 @@ class HybridSource(Source[HybridSplit, HybridState]):
 # -- formats
 
 
+_SPLIT = DataclassSerializer(tuple[int, int, bytes], name="HybridSplit")
+_STATE = DataclassSerializer(tuple[int, int, bytes, tuple[int, ...], tuple[str, ...]], name="HybridState")
+
+
 class _SplitSerializer:
-    version = 1
+    version = _SPLIT.version
 
     def __init__(self, sources: Succession) -> None:
         self._sources = sources
 
     def serialize(self, value: HybridSplit) -> bytes:
         inner = self._sources[value.source_index].split_serializer
-        return msgspec.msgpack.encode((value.source_index, inner.version, inner.serialize(value.unwrap())))
+        return _SPLIT.serialize((value.source_index, inner.version, inner.serialize(value.unwrap())))
 
     def deserialize(self, version: int, data: bytes) -> HybridSplit:
-        index, inner_version, split = _decoded("HybridSplit", version, data, tuple[int, int, bytes])
+        index, inner_version, split = _SPLIT.deserialize(version, data)
         inner = _known(self._sources, index).split_serializer
         return HybridSplit.wrap(index, inner.deserialize(inner_version, split))
 
 
 class _StateSerializer:
-    version = 1
+    version = _STATE.version
 
     def __init__(self, sources: Succession) -> None:
         self._sources = sources
@@ -114,22 +115,12 @@ class _StateSerializer:
     def serialize(self, value: HybridState) -> bytes:
         inner = self._sources[value.source_index].enumerator_state_serializer
         state = inner.serialize(value.state)
-        return msgspec.msgpack.encode((value.source_index, inner.version, state, value.complete, value.unfinished))
+        return _STATE.serialize((value.source_index, inner.version, state, value.complete, value.unfinished))
 
     def deserialize(self, version: int, data: bytes) -> HybridState:
-        wire = tuple[int, int, bytes, tuple[int, ...], tuple[str, ...]]
-        index, inner_version, state, complete, unfinished = _decoded("HybridState", version, data, wire)
+        index, inner_version, state, complete, unfinished = _STATE.deserialize(version, data)
         inner = _known(self._sources, index).enumerator_state_serializer
         return HybridState(index, inner.deserialize(inner_version, state), complete, unfinished)
-
-
-def _decoded(what: str, version: int, data: bytes, wire: Any) -> Any:
-    if version > 1:
-        raise UnreadableState.newer(what, version, 1)
-    try:
-        return msgspec.msgpack.decode(data, type=wire)
-    except (ValueError, RecursionError) as invalid:
-        raise UnreadableState.broken(what, version, invalid) from invalid
 
 
 def _known(sources: Succession, index: int) -> AnySource:

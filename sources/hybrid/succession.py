@@ -55,11 +55,8 @@ class Succession:
 
     def __init__(self, *sources: AnySource | DeferredSource) -> None:
         if len(sources) < 2:
-            raise InvalidHybrid(
-                0,
-                f"expected two sources or more, got {len(sources)}",
-                "give them one by one, as in HybridSource(archive, live); read a single one as it is.",
-            )
+            hint = "give them one by one, as in HybridSource(archive, live); read a single one as it is."
+            raise InvalidHybrid(0, f"expected two sources or more, got {len(sources)}", hint)
         if isinstance(sources[0], DeferredSource):
             raise InvalidHybrid(0, "nothing comes before it, so it cannot be deferred", "give the source itself.")
         for index, source in enumerate(sources[:-1]):
@@ -95,16 +92,12 @@ class Succession:
                 reason = f"DeferredSource.create returned {shown(made)}, expected a Source"
                 raise InvalidHybrid(index, reason, "return the source that create makes.")
             if made.boundedness is not source.boundedness:
-                raise InvalidHybrid(
-                    index, f"it was announced as {source.boundedness.value} and is {made.boundedness.value}",
-                    "give DeferredSource the boundedness of what it makes.",
-                )  # fmt: skip
+                reason = f"it was announced as {source.boundedness.value} and is {made.boundedness.value}"
+                raise InvalidHybrid(index, reason, "give DeferredSource the boundedness of what it makes.")
             if None not in (self.event_time, made.event_time) and made.event_time != self.event_time:
-                raise InvalidHybrid(
-                    index,
-                    f"its event time is {made.event_time!r}, and that of the other sources is {self.event_time!r}",
-                    "name one column, because the stream takes the times that each source has passed for its own.",
-                )
+                reason = f"its event time is {made.event_time!r}, and that of the other sources is {self.event_time!r}"
+                hint = "name one column, because the stream takes the times that each source has passed for its own."
+                raise InvalidHybrid(index, reason, hint)
             self._made[index] = self._checked(index, made)
         return self._made[index]
 

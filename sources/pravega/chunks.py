@@ -32,24 +32,19 @@ class Chunk:
 
     @property
     def begins(self) -> npt.NDArray[np.int64]:
-        begins = np.empty_like(self.ends)
-        begins[0] = self.position
-        begins[1:] = self.ends[:-1] + self.position
-        return begins
+        return np.concatenate(([0], self.ends[:-1])) + self.position
 
 
 def chunks(
     client: PravegaClient, split: PravegaSplit, start: int, stop: int, *, opened: SegmentBytes | None = None
 ) -> Iterator[Chunk]:
-    """Read the events from `start` up to `stop`, both of them positions between events.
+    """Read the events from `start` up to a later `stop`, both of them positions between events.
 
     Args:
         opened: the segment, opened at `start`; it is closed at the end.
 
     Raises PravegaEventBroken, and the errors of `PravegaClient.open` and `SegmentBytes`.
     """
-    if opened is None and start >= stop:
-        return
     with closing(client.open(split.stream, split.segment, start) if opened is None else opened) as source:
         data, position, kept = bytearray(min(CHUNK_BYTES, stop - start)), start, 0
         while position < stop:

@@ -84,8 +84,6 @@ class PravegaClient:
             described.retryAttempts(2).initialBackoffMillis(10).build(), executor
         )
         self.executor = executor  # Java's executor; like `java_config`, for other parts of Java's client
-        self._segment = java_class("io.pravega.client.segment.impl.Segment")
-        self._stream = java_class("io.pravega.client.stream.Stream")
         self._metadata = java_class("io.pravega.client.segment.impl.SegmentMetadataClientFactoryImpl")(
             self._controller, pool
         )
@@ -162,12 +160,8 @@ class PravegaClient:
             cut = java_class("io.pravega.client.stream.StreamCut").from_(text).asImpl()
             stream, positions = str(cut.getStream().getStreamName()), positions_of(cut)
         except jpype.JException as wrong:
-            raise InvalidPravegaOption(
-                "start, stop",
-                repr(text[:60]),
-                "the text of a StreamCut",
-                f"{cause_of(wrong)}; StreamCut.asText() makes it.",
-            ) from None
+            hint = f"{cause_of(wrong)}; StreamCut.asText() makes it."
+            raise InvalidPravegaOption("start, stop", repr(text[:60]), "the text of a StreamCut", hint) from None
         return StreamCut(stream, positions)
 
     def text_of(self, cut: StreamCut) -> str:
@@ -307,19 +301,17 @@ class PravegaClient:
             return self._tokens[stream]
 
     def java_stream(self, stream: str) -> Any:
-        return self._stream.of(self.settings.scope, stream)
+        return java_class("io.pravega.client.stream.Stream").of(self.settings.scope, stream)
 
     def _java_segment(self, stream: str, segment: int) -> Any:
         made = self._segments.get((stream, segment))
         if made is None:  # making it takes half a millisecond
-            made = self._segments[stream, segment] = self._segment(self.settings.scope, stream, segment)
+            kind = java_class("io.pravega.client.segment.impl.Segment")
+            made = self._segments[stream, segment] = kind(self.settings.scope, stream, segment)
         return made
 
     def java_cut(self, cut: StreamCut) -> Any:
-        positions = java_class("java.util.HashMap")()
-        long = java_class("java.lang.Long")
-        for segment, position in cut.positions.items():
-            positions.put(self._java_segment(cut.stream, segment), long(position))
+        positions = {self._java_segment(cut.stream, segment): position for segment, position in cut.positions.items()}
         return java_class("io.pravega.client.stream.impl.StreamCutImpl")(self.java_stream(cut.stream), positions)
 
     def _future(self, stream: str, action: str, call: Callable[[], Any]) -> Any:

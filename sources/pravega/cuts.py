@@ -62,7 +62,5 @@ def _covering(client: PravegaClient, stream: str, at: Mapping[int, int]) -> dict
     behind = predecessors.keys()  # segments with a predecessor that is not read to its end
     read = sorted({parent for each in behind for parent in predecessors[each]} - behind - at.keys())
     cut = {segment: position for segment, position in at.items() if segment not in behind}
-    if not read:
-        return cut
     states = client.all_states(((stream, segment) for segment in read), f"look up where segments of {stream} end")
     return cut | {segment: 0 if state is None else state.tail for (_, segment), state in states.items()}

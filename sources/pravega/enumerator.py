@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.kit.streams import Streams
 
 from .client import PravegaClient, StreamCut
@@ -47,7 +48,7 @@ class SegmentWalk:
 
     Args:
         client: makes the client, on the thread that looks.
-        late: whether there was an earlier discovery: streams of a pattern that are new since then begin at their head.
+        known: the state to go on from. Streams of a pattern that are new since its discovery begin at their head.
     """
 
     def __init__(
@@ -56,13 +57,12 @@ class SegmentWalk:
         streams: Streams,
         start: Positions,
         stop: Positions | None,
-        known: Sequence[str],
-        *,
-        late: bool,
+        known: DiscoveredSplits[PravegaSplit],
     ) -> None:
-        self._client, self._streams, self._start, self._stop, self._late = client, streams, start, stop, late
+        self._client, self._streams, self._start, self._stop = client, streams, start, stop
+        self._late = known.discovered
         self._known: dict[str, set[int]] = {}
-        for split_id in known:
+        for split_id in (*known.assigned, *(split.split_id for split in known.pending)):
             stream, segment = segment_of(split_id)
             self._known.setdefault(stream, set()).add(segment)
         self._carried_on: set[tuple[str, int]] = set()  # segments whose successors are all known

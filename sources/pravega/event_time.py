@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timezone
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -108,34 +108,33 @@ class EventTime:
         return np.asarray(self.times(events).cast(pa.int64()).fill_null(NO_TIME), np.int64)
 
     def _from_json(self, events: pa.BinaryArray) -> pa.Array[Any]:
-        read, per_unit_us = self._decoder, _UNITS_US[self.unit]
+        read, per_unit_us = _reader_of(self.path), _UNITS_US[self.unit]
         found = [_us(read(event), per_unit_us) for event in events.to_pylist()]
         return pa.array(found, pa.int64()).cast(TIME)
 
-    @cached_property
-    def _decoder(self) -> Callable[[bytes | None], Any]:
-        path = self.path[2:].split(".")
-        kind: Any = int | float | str
-        for name in reversed(path):
-            # The field has a name of its own, because a struct cannot have all names of JSON, such as `__init__`.
-            kind = msgspec.defstruct("Event", [("field", kind | None, None)], rename={"field": name})
-        decode = msgspec.json.Decoder(kind).decode
 
-        def read(event: bytes | None) -> Any:
-            try:
-                value = decode(event or b"")
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+@cache
+def _reader_of(path: str) -> Callable[[bytes | None], Any]:
+    """Return a function that reads a field of JSON, None where there is none."""
+    names = path[2:].split(".")
+    kind: Any = int | float | str
+    for name in reversed(names):
+        # The field has a name of its own, because a struct cannot have all names of JSON, such as `__init__`.
+        kind = msgspec.defstruct("Event", [("field", kind | None, None)], rename={"field": name})
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(event: bytes | None) -> Any:
+        try:
+            value = decode(event or b"")
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        for _ in names:
+            if value is None:
                 return None
-            for _ in path:
-                if value is None:
-                    return None
-                value = value.field
-            return value
+            value = value.field
+        return value
 
-        return read
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "unit": self.unit, "decode": self.decode}  # without the decoder
+    return read
 
 
 def _unfit(got: str, hint: str) -> InvalidPravegaOption:

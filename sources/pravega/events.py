@@ -68,8 +68,6 @@ def payloads(data: bytearray | memoryview, ends: npt.NDArray[np.int64]) -> pa.Bi
     >>> payloads(bytearray(b"\0\0\0\0\0\0\0\1a\0\0\0\0\0\0\0\2bc"), np.array([9, 19])).to_pylist()
     [b'a', b'bc']
     """
-    if not len(ends):
-        return pa.array([], pa.binary())
     # An array of headers and payloads in turn over the same bytes; then every second element is taken.
     offsets = np.empty(2 * len(ends) + 1, np.int32)
     offsets[0] = 0

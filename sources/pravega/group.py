@@ -164,11 +164,8 @@ class PravegaGroup:
         described.retentionType(retention.MANUAL_RELEASE_AT_USER_STREAMCUT)
         return described.startFromStreamCuts(self._java_cuts(cuts)).build()
 
-    def _java_cuts(self, cuts: Mapping[str, StreamCut]) -> Any:
-        found = java_class("java.util.HashMap")()
-        for stream, cut in cuts.items():
-            found.put(self._client.java_stream(stream), self._client.java_cut(cut))
-        return found
+    def _java_cuts(self, cuts: Mapping[str, StreamCut]) -> dict[Any, Any]:
+        return {self._client.java_stream(stream): self._client.java_cut(cut) for stream, cut in cuts.items()}
 
     def _ask(self, action: str, call: Callable[[], Any]) -> Any:
         def missing() -> Any:

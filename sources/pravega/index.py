@@ -39,11 +39,11 @@ class SegmentIndex:
 
     Args:
         read: (start, stop) -> the events between.
-        times_us: chunk -> the time of each event, `NO_TIME` for an event without a time; None: no times.
+        times_us: chunk -> the time of each event, `NO_TIME` for an event without a time.
     """
 
     def __init__(
-        self, begin: int, read: Callable[[int, int], Iterator[Chunk]], times_us: Callable[[Chunk], Integers] | None
+        self, begin: int, read: Callable[[int, int], Iterator[Chunk]], times_us: Callable[[Chunk], Integers]
     ) -> None:
         self.begin = self.end = begin
         self._read, self._times_us = read, times_us
@@ -117,7 +117,7 @@ class SegmentIndex:
         if number not in self._kept:
             place = number - self._forgotten
             stop = int(self._open[0][0]) if place + 1 == len(self._positions) else self._positions[place + 1]
-            parts = [(chunk.begins, self._times(chunk)) for chunk in self._read(self._positions[place], stop)]
+            parts = [(chunk.begins, self._times_us(chunk)) for chunk in self._read(self._positions[place], stop)]
             before = self._largest_us[place - 1] if place else self._forgotten_us
             positions = np.concatenate([*(begins for begins, _ in parts), [stop]])
             times = np.concatenate([np.empty(0, np.int64), *(times for _, times in parts)])
@@ -130,13 +130,10 @@ class SegmentIndex:
         while len(self._kept) > KEPT_BLOCKS:
             self._kept.popitem(last=False)
 
-    def _times(self, chunk: Chunk) -> Integers:
-        return np.full(len(chunk.ends), NO_TIME) if self._times_us is None else self._times_us(chunk)
-
     def _add(self, chunk: Chunk) -> None:
         positions, largest_us = self._open
         before = largest_us[-1] if len(largest_us) else self._largest_us[-1] if self._largest_us else NO_TIME
-        after = np.maximum(np.maximum.accumulate(self._times(chunk)), before)
+        after = np.maximum(np.maximum.accumulate(self._times_us(chunk)), before)
         positions = np.concatenate([positions[:-1], chunk.begins, [chunk.after]])
         largest_us = np.concatenate([largest_us, after])
         full = len(largest_us) // BLOCK_ROWS

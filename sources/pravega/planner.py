@@ -16,7 +16,7 @@ from lowmark.sources.kit.asking_planner import AskingPlanner
 from lowmark.watermark.printable import counted
 
 from .chunks import Chunk, chunks
-from .client import OPENED_TOGETHER, PravegaClient, SegmentState, Silent, client_of
+from .client import OPENED_TOGETHER, PravegaClient, SegmentState, Silent
 from .errors import PravegaEventBroken, PravegaStreamMissing, PravegaUnavailable
 from .event_time import NO_TIME, EventTime
 from .events import payloads
@@ -53,7 +53,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         noted_unit_us: unit of the times that writers note, so that segments are read only up to the newest of them;
             None: noted times are not read.
         retention: is told the read positions; None: no retention.
-        client: by default the client of the process, made on first use.
+        client: makes the client, on first use.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         noted_unit_us: int | None = None,
         go_on: bool,
         retention: Retention | None = None,
-        client: PravegaClient | None = None,
+        client: Callable[[], PravegaClient],
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(f"Pravega at {settings.place}", "segments", now_seconds)
-        self._settings, self._event_time, self._noted_unit_us = settings, event_time, noted_unit_us
-        self._given_client = client
+        self._settings, self._client = settings, client
+        self._event_time, self._noted_unit_us = event_time, noted_unit_us
         self._notes: dict[str, SegmentNotes] = {}
         self._windows: dict[str, MarkWindow] = {}  # by stream
         self._standing: dict[str, PravegaSplit] = {}  # splits at their present starts
@@ -83,10 +83,6 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         self._successors: dict[str, frozenset[str]] = {}  # for sealed segments
         self.metrics.gauge("indexed_events", lambda: sum(index.rows for index in self._indexes.values()))
 
-    @property
-    def _client(self) -> PravegaClient:
-        return self._given_client if self._given_client is not None else client_of(self._settings)
-
     def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         """Say where each segment ends now.
 
@@ -99,7 +95,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
             self._retention.keep(splits)
         asked = {split.split_id: (split.stream, split.segment) for split in splits}
         try:
-            states = self._client.states(asked.values(), patience_seconds=PATIENCE_SECONDS)
+            states = self._client().states(asked.values(), patience_seconds=PATIENCE_SECONDS)
         except Silent as silent:
             self._wait(asked, str(silent))
             return {}
@@ -155,16 +151,17 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         """Claim that time, or the noted time if it is earlier."""
         if self._noted_unit_us is None or self._event_time is None:
             return time_us
-        notes = self._notes.get(split.split_id)
-        noted_us = NO_TIME if notes is None else int(notes.at_us(np.array([position]))[0])
-        return min(time_us, noted_us) if noted_us > EARLIEST_US else EARLIEST_US
+        noted_us = self._noted_us(split, position)
+        return EARLIEST_US if noted_us is None else min(time_us, noted_us)
 
     def passed_us(self, split: PravegaSplit) -> int | None:
-        """The time of the mark at or before its start, if the noted time is the source's event time."""
+        """Return the time noted at its start, if the noted time is the source's event time."""
+        return self._noted_us(split, split.start) if self._event_time is None else None
+
+    def _noted_us(self, split: PravegaSplit, position: int) -> int | None:
+        """Return the time of the mark at or before a position."""
         notes = self._notes.get(split.split_id)
-        if notes is None or self._event_time is not None:
-            return None
-        noted_us = int(notes.at_us(np.array([split.start]))[0])
+        noted_us = NO_TIME if notes is None else int(notes.at_us(np.array([position]))[0])
         return noted_us if noted_us > EARLIEST_US else None
 
     def cut(self, stops: Sequence[tuple[PravegaSplit, int]]) -> Sequence[tuple[PravegaSplit, PravegaSplit]]:
@@ -193,7 +190,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         if split.stop is not None and start >= split.stop:
             return SplitEnd(start, rows=0, finished=True)
         if state is None:
-            if not self._client.exists(split.stream):
+            if not self._client().exists(split.stream):
                 scope, controller = self._settings.scope, self._settings.place
                 raise PravegaStreamMissing(
                     scope, split.stream, controller, f"it was deleted; {split.split_id} was read up to byte {start}"
@@ -223,7 +220,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         if self._noted_unit_us is None:
             return
         for stream in sorted({split.stream for split in splits}):
-            window = self._windows.setdefault(stream, MarkWindow(self._client, stream))
+            window = self._windows.setdefault(stream, MarkWindow(self._client(), stream))
             standing = [split for split in self._standing.values() if split.stream == stream]
             before = window.changes
             window.read_on(standing)
@@ -260,8 +257,8 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
                 asked.setdefault(split.stream, []).append(split.segment)
         for stream, segments in asked.items():
             with suppress(PravegaStreamMissing):  # `_end` reports it, with the split's position
-                answers = self._client.successors(stream, segments)
-                scales = not all(answers.values()) and bool(self._client.open_segments(stream))
+                answers = self._client().successors(stream, segments)
+                scales = not all(answers.values()) and bool(self._client().open_segments(stream))
                 for segment, found in answers.items():
                     if found or not scales:
                         after = frozenset(split_of(stream, each).split_id for each in found)
@@ -280,7 +277,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         for name in self._long_not_asked(splits):
             for kept in (self._indexes, self._ends, self._heads, self._notes, self._successors, self._standing):
                 kept.pop(name, None)
-            self._client.forget(*segment_of(name))
+            self._client().forget(*segment_of(name))
         if len(self._windows) > 1:
             streams = {split.stream for split in self._standing.values()}
             self._windows = {stream: window for stream, window in self._windows.items() if stream in streams}
@@ -297,16 +294,15 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         start, index = self._from(split), self._indexes.get(split.split_id)
         gone = index is not None and index.end < self._heads.get(split.split_id, 0)  # the next bytes to index
         if index is None or gone or start < index.begin or (self._event_time is None and start > index.end):
-            times_us = None if self._event_time is None else partial(_times_us, self._event_time)
-            index = self._indexes[split.split_id] = SegmentIndex(start, partial(self._events, split), times_us)
+            index = self._indexes[split.split_id] = SegmentIndex(start, partial(self._events, split), self._times_us)
         index.forget(start)
         return index
 
     def _events(self, split: PravegaSplit, start: int, stop: int) -> Iterator[Chunk]:
         try:
-            yield from chunks(self._client, split, start, stop, opened=self._opened.pop(split.split_id, None))
+            yield from chunks(self._client(), split, start, stop, opened=self._opened.pop(split.split_id, None))
         except Truncated:
-            head = self._client.segment_head(split.stream, split.segment)
+            head = self._client().segment_head(split.stream, split.segment)
             self._indexes.pop(split.split_id, None)  # the next plan begins after the truncated bytes
             # An index is ahead of the unread bytes, and a block of it may begin before them.
             unread = self._standing.get(split.split_id, split)
@@ -325,7 +321,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
                 for split in some:
                     with suppress(Truncated):  # reported when the segment is read
                         at = self._index(split).end
-                        self._opened[split.split_id] = self._client.open_ahead(split.stream, split.segment, at)
+                        self._opened[split.split_id] = self._client().open_ahead(split.stream, split.segment, at)
                 for split in some:
                     self._index(split).extend(self._known_end(split))
             finally:
@@ -348,6 +344,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         finally:
             leave_java()
 
-
-def _times_us(event_time: EventTime, chunk: Chunk) -> Integers:
-    return event_time.times_us(payloads(chunk.data, chunk.ends))
+    def _times_us(self, chunk: Chunk) -> Integers:
+        if self._event_time is None:
+            return np.full(len(chunk.ends), NO_TIME)
+        return self._event_time.times_us(payloads(chunk.data, chunk.ends))

@@ -22,10 +22,7 @@ class SegmentBytes:
     """An open segment. For one thread."""
 
     def __init__(self, source: Any, place: str, action: str, patience: Patience) -> None:
-        import jpype.nio
-
         self._source, self._place, self._action, self._patience = source, place, action, patience
-        self._direct = jpype.nio.convertToDirectBuffer
 
     def fill(self) -> None:
         """Ask for the next bytes without waiting."""
@@ -33,9 +30,9 @@ class SegmentBytes:
 
     def read_into(self, data: memoryview) -> None:
         """Fill `data` with bytes that are known to exist. Raises Truncated, PravegaAccessDenied, PravegaUnavailable."""
-        import jpype
+        import jpype.nio
 
-        target, filled = self._direct(data), 0
+        target, filled = jpype.nio.convertToDirectBuffer(data), 0
         self._patience.renew()
         while filled < len(data):
             count, cause = 0, "no bytes came"

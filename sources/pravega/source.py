@@ -1,8 +1,5 @@
 """Streams of Pravega as a source: one split for each segment, read by Pravega's Java client into Arrow batches.
 
-    from lowmark.sources.pravega import PravegaSource
-    orders = PravegaSource(controller="tcp://pravega:9090", scope="shop", streams=["orders"], event_time="$.at")
-
 Rows have the stream, the segment, the offset (the byte of the segment where the event begins), the event's bytes
 and, with `event_time=`, its time. Positions are bytes, so a batch can be read again; successors of segments
 begin when their predecessors are read, at the lowest watermark of the predecessors.
@@ -13,7 +10,7 @@ Source: Pravega's client, and the plan of its Flink connector for FLIP-27 ("Prav
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -34,7 +31,6 @@ from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerato
 from lowmark.sources.kit.options import check_count, check_flags, goes_on, listed, seconds_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.kit.streams import Streams
-from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark.errors import shown
 
 from .chunks import chunks
@@ -66,15 +62,18 @@ _seconds = partial(seconds_of, refusal=InvalidPravegaOption)
 class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
     """Opens all its segments before it reads the first. Its thread may end together with it."""
 
-    def __init__(self, source: PravegaSource) -> None:
+    def __init__(
+        self, source: PravegaSource, columns: PravegaColumns, noted_unit_us: int | None, *, go_on: bool
+    ) -> None:
         super().__init__(source)
-        self._pravega, self._loss = source, source.loss(self.metrics)
-        self._opened: dict[str, SegmentBytes] = {}
+        self._settings, self._columns, self._noted_unit_us = source.settings, columns, noted_unit_us
+        self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
+        self._opened: dict[str, SegmentBytes] = {}  # each at the start of its split
 
     def handle_splits_changes(self, change: SplitChange[PravegaSplit]) -> None:
         super().handle_splits_changes(change)
         if isinstance(change, SplitsAddition) and len(change.splits) > 1:
-            client = client_of(self._pravega.settings)
+            client = client_of(self._settings)
             for split in change.splits:
                 with suppress(Truncated):  # reported when the segment is read
                     self._opened[split.split_id] = client.open_ahead(split.stream, split.segment, split.start)
@@ -88,7 +87,27 @@ class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
             leave_java()
 
     def read(self, split: PravegaSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
-        return self._pravega.read(split, self._loss, self._opened)
+        assert split.stop is not None, "slices have one"
+        client, position = client_of(self._settings), split.start
+        notes = None if self._noted_unit_us is None else notes_of_slice(client, split, self._noted_unit_us)
+        while position < split.stop:
+            try:
+                opened = self._opened.pop(split.split_id, None)
+                for chunk in chunks(client, split, position, split.stop, opened=opened):
+                    yield self._columns.rows(split, chunk, notes), chunk.after
+                    position = chunk.after
+            except Truncated:
+                position = self._lost(split, position, split.stop)
+                yield pa.RecordBatch.from_pylist([], self._columns.schema), position
+
+    def _lost(self, split: PravegaSplit, position: int, stop: int) -> int:
+        """Return where a slice goes on if some of its events were truncated after it was planned."""
+        head = client_of(self._settings).segment_head(split.stream, split.segment)
+        if head is not None and head <= position:
+            what = f"the end of the segment, which was planned up to byte {stop}"
+            raise PravegaEventBroken(split.split_id, position, what)
+        self._loss.found(split, position, head)
+        return stop if head is None else min(head, stop)
 
 
 class PravegaSource(SimpleSource[PravegaSplit]):
@@ -192,7 +211,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             expected="names, each once, of letters, digits, dots and hyphens",
             hint="say what to read.",
         )
-        self._reader_group, self._group_name = reader_group, reader_group or subscriber
+        self._group_name = reader_group or subscriber
         if self._group_name:
             unfit = {"stop": stop is not None, "noted_time": noted_time} if reader_group else {}
             _check_group(reader_group, subscriber, {**unfit, "stream_pattern": stream_pattern is not None})
@@ -259,10 +278,10 @@ class PravegaSource(SimpleSource[PravegaSplit]):
 
     def create_planner(self) -> PravegaPlanner:
         """Make the planner, and start Java on the calling thread instead of on a short-lived thread."""
-        self._start_java()
+        start_java(self.settings.jars, self.settings.jvm_options)
         retention = None
         if self._group_name:
-            retention = Retention(self._group, subscribes=not self._reader_group)
+            retention = Retention(self._group, subscribes=not self.externally_induced)
         searched = self._event_time if self.event_time == EVENT_TIME else None
         return PravegaPlanner(
             self.settings,
@@ -270,64 +289,30 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             noted_unit_us=self._noted_unit_us,
             go_on=self._go_on,
             retention=retention,
+            client=partial(client_of, self.settings),
         )
 
     def create_reader(self, context: SourceReaderContext) -> GroupReader | None:
         """Make a reader only for a reader group; start Java here, on the task's own thread."""
-        self._start_java()
-        if not self._reader_group:
+        start_java(self.settings.jars, self.settings.jvm_options)
+        if not self.externally_induced:
             return None
-        return GroupReader(self, name=self._reader_group, group=self._group, metrics=context.metric_group)
+        return GroupReader(self, name=self._group_name, group=self._group, metrics=context.metric_group)
 
     def _group(self) -> PravegaGroup:
         return PravegaGroup(client_of(self.settings), self._group_name, list(self._streams.named))
 
     def create_split_reader(self) -> PravegaSplitReader:
-        return PravegaSplitReader(self)
-
-    def _start_java(self) -> None:
-        start_java(self.settings.jars, self.settings.jvm_options)
+        return PravegaSplitReader(self, self._columns, self._noted_unit_us, go_on=self._go_on)
 
     def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         return self.create_planner().latest(splits)
 
-    def loss(self, metrics: MetricGroup) -> DataLoss:
-        return DataLoss(go_on=self._go_on, metrics=metrics)
-
-    def read(
-        self, split: PravegaSplit, loss: DataLoss | None = None, opened: dict[str, SegmentBytes] | None = None
-    ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Read a slice; its segment is taken from `opened`, opened at the slice's start, if it is there."""
-        assert split.stop is not None, "slices have one"
-        loss = self.loss(MetricGroup()) if loss is None else loss
-        client, position = client_of(self.settings), split.start
-        notes = None if self._noted_unit_us is None else notes_of_slice(client, split, self._noted_unit_us)
-        while position < split.stop:
-            try:
-                begun = None if opened is None else opened.pop(split.split_id, None)
-                for chunk in chunks(client, split, position, split.stop, opened=begun):
-                    yield self._columns.rows(split, chunk, notes), chunk.after
-                    position = chunk.after
-            except Truncated:
-                lost_to = self._lost(split, position, loss)
-                yield pa.RecordBatch.from_pylist([], self.schema), lost_to
-                position = lost_to
-
-    def _lost(self, split: PravegaSplit, position: int, loss: DataLoss) -> int:
-        """Return where a slice goes on if some of its events were truncated after it was planned."""
-        assert split.stop is not None, "slices have one"
-        head = client_of(self.settings).segment_head(split.stream, split.segment)
-        if head is not None and head <= position:
-            what = f"the end of the segment, which was planned up to byte {split.stop}"
-            raise PravegaEventBroken(split.split_id, position, what)
-        loss.found(split, position, head)
-        return split.stop if head is None else min(head, split.stop)
+    def read(self, split: PravegaSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+        return self.create_split_reader().read(split)
 
     def _walk(self, known: DiscoveredSplits[PravegaSplit]) -> SegmentWalk:
-        ids = [*known.assigned, *(split.split_id for split in known.pending)]
-        return SegmentWalk(
-            partial(client_of, self.settings), self._streams, self._start, self._stop, ids, late=known.discovered
-        )
+        return SegmentWalk(partial(client_of, self.settings), self._streams, self._start, self._stop, known)
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[PravegaSplit], state: DiscoveredSplits[PravegaSplit]
@@ -363,7 +348,10 @@ def _positions(option: str, given: object, scope: str, streams: Streams) -> Posi
         found = Positions(given, {})
     else:
         found = Positions("head" if option == "start" else "tail", _cuts_by_stream(option, given, scope))
-        _check_read(option, found.cuts, streams)
+    for stream in found.cuts:
+        if not streams.wants(stream):  # the position would have no effect
+            wanted = f"one of {', '.join(streams.named)}" if streams.named else f"a name like {streams.pattern}"
+            raise InvalidPravegaOption(option, f"a position of {stream}", wanted, "name the stream, or leave it out.")
     if option == "stop" and "head" in {found.otherwise, *found.cuts.values()}:
         raise InvalidPravegaOption("stop", "head", '"tail" or StreamCuts', "nothing would be read.")
     return found
@@ -385,11 +373,3 @@ def _cuts_by_stream(option: str, given: object, scope: str) -> dict[str, str]:
         hint = "name each stream once, or leave the option out."
         raise InvalidPravegaOption(option, shown(given), "one StreamCut for each stream", hint)
     return cuts
-
-
-def _check_read(option: str, named: Iterable[str], streams: Streams) -> None:
-    """Refuse a position of a stream that is not read, because it would have no effect."""
-    for stream in named:
-        if not streams.wants(stream):
-            wanted = f"one of {', '.join(streams.named)}" if streams.named else f"a name like {streams.pattern}"
-            raise InvalidPravegaOption(option, f"a position of {stream}", wanted, "name the stream, or leave it out.")

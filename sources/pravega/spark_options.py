@@ -1,16 +1,6 @@
 """What `format("lowmark_pravega")` understands: the arguments of `PravegaSource`, in Spark's spelling.
 
-controller, scope, streams (separated by commas) or streamPattern
-start, stop         head, tail, or texts of StreamCuts, separated by commas
-eventTime           a field of JSON such as $.order.at
-eventTimeUnit       s, ms or us
-notedTime           true or false
-readerGroup, subscriber
-columns             separated by commas
-discoverEvery, giveUpAfter, onDataLoss, fetchers
-jars                separated by commas
-jvmOptions          separated by blanks
-username, password, trustStore, validateHostName
+Lists are separated by commas, and `jvmOptions` by blanks.
 """
 
 from __future__ import annotations

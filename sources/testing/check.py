@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import pairwise
 from multiprocessing import get_context
@@ -124,7 +124,6 @@ class _Known(Generic[SplitT]):
     end: SplitEnd
     whole: pa.Table
     cuts: list[int]  # positions of steps, where it may be cut; the first is its start, the last its stop
-    steps: list[pa.Table] = field(default_factory=list)
 
     @property
     def split_id(self) -> str:
@@ -142,10 +141,8 @@ class _Check(Generic[SplitT, StateT]):
     seed: int
     stalled_seconds: float
 
-    def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
-
     def run(self, *, other_process: bool) -> CheckedSource:
+        self.random = random.Random(self.seed)
         copy = self.copied()  # before the source has made a client
         splits = self.discovery()[: self.most_splits]
         for split in splits:
@@ -163,8 +160,9 @@ class _Check(Generic[SplitT, StateT]):
         rows = sum(each.whole.num_rows for each in known)
         return CheckedSource(tuple(split.split_id for split in splits), rows, searched)
 
-    def broken(self, law: str, what: str) -> SourceBroken:
-        return SourceBroken(type(self.source).__name__, law, what, self.seed)
+    def broken(self, law: str, what: str, split_id: str | None = None) -> SourceBroken:
+        said = what if split_id is None else f"split {split_id!r}: {what}"
+        return SourceBroken(type(self.source).__name__, law, said, self.seed)
 
     def copied(self) -> Source[SplitT, StateT]:
         try:
@@ -292,10 +290,8 @@ class _Check(Generic[SplitT, StateT]):
         while position < end.position and (len(cuts) - 1) * self.rows < self.most_rows:
             after = self.planner.after_rows(self.rest(split, position), self.rows, end)
             if not position < after <= end.position:
-                raise self.broken(
-                    "progress", f"split {name!r}: {self.rows} rows after {position} is {after}; expected a position in "
-                    f"({position}, {end.position}]"
-                )  # fmt: skip
+                wanted = f"a position in ({position}, {end.position}]"
+                raise self.broken("progress", f"{self.rows} rows after {position} is {after}; expected {wanted}", name)
             cuts.append(position := after)
         bounded = self.planner.latest([replace(split, stop=position)]).get(name)
         if bounded is not None and (
@@ -308,7 +304,7 @@ class _Check(Generic[SplitT, StateT]):
         splits = [each.split for each in known]
         again = {"by a new reader": self.read(splits), "by a pickled copy": self.read(splits[::-1], copy)}
         for each in known:
-            again |= {f"alone ({each.split_id})": self.read([each.split])}
+            again[f"alone ({each.split_id})"] = self.read([each.split])
         if other_process:
             with self.reading(splits), ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 again["in another process"] = pool.submit(_tables, self.source, splits, self.stalled_seconds).result()
@@ -322,16 +318,14 @@ class _Check(Generic[SplitT, StateT]):
             pairs = list(pairwise(each.cuts))
             order = self.random.sample(range(len(pairs)), len(pairs))
             read = {index: self.read([self.part(each, *pairs[index])])[each.split_id] for index in order}
-            each.steps = [read[index] for index in range(len(pairs))]
-            joined = pa.concat_tables([each.whole.slice(0, 0), *each.steps])
+            steps = [read[index] for index in range(len(pairs))]
+            joined = pa.concat_tables([each.whole.slice(0, 0), *steps])
             self.same("concatenation", each.split, each.whole, joined, f"cut at {each.cuts}")
-            self.budget(each)
+            self.budget(each, steps)
             nothing = self.read([self.part(each, cut := self.random.choice(each.cuts), cut)])[each.split_id]
             if nothing.num_rows:
-                raise self.broken(
-                    "concatenation",
-                    f"split {each.split_id!r}: the empty range [{cut}, {cut}) gave {nothing.num_rows} rows",
-                )
+                what = f"the empty range [{cut}, {cut}) gave {nothing.num_rows} rows"
+                raise self.broken("concatenation", what, each.split_id)
         for _ in range(_RANDOM_CUTS):
             self.random_cuts(known)
 
@@ -354,25 +348,21 @@ class _Check(Generic[SplitT, StateT]):
             joined = pa.concat_tables([each.whole.slice(0, 0), *pieces[each.split_id]])
             self.same("concatenation", each.split, each.whole, joined, f"cut at {cuts[each.split_id]}")
 
-    def budget(self, each: _Known[SplitT]) -> None:
+    def budget(self, each: _Known[SplitT], steps: Sequence[pa.Table]) -> None:
         before = 0
-        for (start, stop), table in zip(pairwise(each.cuts), each.steps, strict=True):
+        for (start, stop), table in zip(pairwise(each.cuts), steps, strict=True):
             if (
                 table.num_rows > self.rows
                 and self.planner.after_rows(self.part(each, start, stop), 1, each.end) != stop
             ):
-                raise self.broken(
-                    "progress", f"split {each.split_id!r}: the step of {self.rows} rows from {start} to {stop} holds "
-                    f"{table.num_rows} rows, and a smaller step is possible"
-                )  # fmt: skip
+                what = f"the step of {self.rows} rows from {start} to {stop} holds {table.num_rows} rows"
+                raise self.broken("progress", f"{what}, and a smaller step is possible", each.split_id)
             before += table.num_rows
             for first, came in ((each.cuts[0], before), (start, table.num_rows)):
                 said = self.planner.rows_before(self.part(each, first, stop), stop)
                 if said < came:
-                    raise self.broken(
-                        "rows",
-                        f"split {each.split_id!r}: rows_before says {said} from {first} to {stop}, and {came} came",
-                    )
+                    what = f"rows_before says {said} from {first} to {stop}, and {came} came"
+                    raise self.broken("rows", what, each.split_id)
 
     def same(self, law: str, split: SplitT, expected: pa.Table, got: pa.Table, how: str) -> None:
         if expected.equals(got):
@@ -413,8 +403,7 @@ class _Check(Generic[SplitT, StateT]):
     def search(self, known: Sequence[_Known[SplitT]], column: str, time_us: int) -> None:
         answers = self.planner.find_time([each.split for each in known], time_us) or {}
         later = self.planner.find_time([self.part(each, each.cuts[-1], each.cuts[-1]) for each in known], time_us) or {}
-        at = {each.split_id: answers.get(each.split_id) for each in known}
-        asked = [replace(each.split, start=position) for each in known if (position := at[each.split_id]) is not None]
+        asked = [replace(each.split, start=at) for each in known if (at := answers.get(each.split_id)) is not None]
         claimed = {name: us for name, us in self.planner.claims(asked, time_us).items() if us > EARLIEST_US}
         if strangers := sorted(claimed.keys() - {split.split_id for split in asked}):
             raise self.broken("time", f"claims names split {strangers[0]!r}, which it was not asked about")
@@ -422,35 +411,27 @@ class _Check(Generic[SplitT, StateT]):
             name, start, stop = each.split_id, each.cuts[0], each.cuts[-1]
             if name not in answers:
                 continue  # unknown: planning neither cuts there nor claims
-            found = at[name]
+            found = answers[name]
             if found is not None and found < 0:
-                what = f"split {name!r}: find_time({time_us}) is {found}; expected 0 or more, or None"
-                raise self.broken("time", what)
+                raise self.broken("time", f"find_time({time_us}) is {found}; expected 0 or more, or None", name)
             if name in later and later[name] != found:
-                raise self.broken(
-                    "time", f"split {name!r}: {time_us} is at {found} from {start}, at {later.get(name)} from {stop}"
-                )
+                raise self.broken("time", f"{time_us} is at {found} from {start}, at {later[name]} from {stop}", name)
             edge = stop if found is None else min(max(found, start), stop)
             before = self.read([self.part(each, start, edge)])[name]
             if missed := [time for time in _times_us(before, column) if time >= time_us]:
-                raise self.broken(
-                    "time", f"split {name!r}: find_time({time_us}) is {found}, and a row of {missed[0]} is before it"
-                )
+                what = f"find_time({time_us}) is {found}, and a row of {missed[0]} is before it"
+                raise self.broken("time", what, name)
             if found is not None and start <= found < stop:
                 after, there = self.first_rows(each, column, found)
                 looked = bool(there) or stop >= each.end.position
                 if name in claimed and looked and not any(time >= time_us for time in there):
-                    raise self.broken(
-                        "time", f"split {name!r}: find_time({time_us}) is {found}, and the rows there, up to {after}, "
-                        f"are of {there[:5]}, all before it"
-                    )  # fmt: skip
+                    what = f"and the rows there, up to {after}, are of {there[:5]}, all before it"
+                    raise self.broken("time", f"find_time({time_us}) is {found}, {what}", name)
                 alone_us = self.planner.claim_us(self.part(each, found, stop), found, time_us)
                 for said, us in (("claim_us says", alone_us), ("claims says", claimed.get(name, EARLIEST_US))):
                     if us > time_us or any(time < us for time in there):
-                        raise self.broken(
-                            "time", f"split {name!r}: find_time({time_us}) is {found}, where {said} {us}, and the rows "
-                            f"there, up to {after}, are of {min(there, default=None)} and later"
-                        )  # fmt: skip
+                        what = f"and the rows there, up to {after}, are of {min(there, default=None)} and later"
+                        raise self.broken("time", f"find_time({time_us}) is {found}, where {said} {us}, {what}", name)
 
     def first_rows(self, each: _Known[SplitT], column: str, position: int) -> tuple[int, list[int]]:
         """Return the times of the rows in the first step with rows from a position on, and the end of that step."""

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from lowmark.sources import check_source, read_slices
-from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.pravega import PravegaDataLost, PravegaSource, PravegaStreamMissing, PravegaUnavailable
@@ -255,12 +254,12 @@ def test_a_segment_that_ends_before_a_planned_slice_does_is_an_error_and_not_rea
     [split] = Reading(source).going
     tail = source.latest([split])[split.split_id].position
     pravega.seal_stream(stream)
-    planned, metrics = replace(split, stop=tail + 50), MetricGroup()
+    planned, reader = replace(split, stop=tail + 50), source.create_split_reader()
 
     with pytest.raises(PravegaEventBroken, match=f"the end of the segment, which was planned up to byte {tail + 50}"):
-        list(islice(source.read(planned, source.loss(metrics)), 20))
+        list(islice(reader.read(planned), 20))
 
-    assert metrics.values() == {"data_losses": 0, "lost_bytes": 0}
+    assert reader.metrics.values() == {"data_losses": 0, "lost_bytes": 0}
 
 
 def test_events_that_were_truncated_before_the_plan_are_counted_once(pravega: Pravega) -> None:

@@ -24,6 +24,7 @@ import pytest
 from lowmark.sources.api import SplitEnd
 from lowmark.sources.coordinator import FailoverPolicy, SourceFailed
 from lowmark.sources.formats import FormatOptions
+from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
@@ -416,7 +417,7 @@ NEXT = 1 << 32 | 1
 
 def bounded(client: PravegaClient) -> Sequence[PravegaSplit]:
     return SegmentWalk(
-        lambda: client, Streams({"orders": "orders"}), Positions("head", {}), Positions("tail", {}), [], late=False
+        lambda: client, Streams({"orders": "orders"}), Positions("head", {}), Positions("tail", {}), DiscoveredSplits()
     )()
 
 
@@ -446,8 +447,8 @@ class Sealed(Halves):
 def test_of_a_stream_that_is_sealed_before_the_start_at_the_tail_no_event_is_read(stop: Positions | None) -> None:
     client = Sealed()
     streams, tail = Streams(pattern=".*"), Positions("tail", {})
-    begun = SegmentWalk(lambda: client, streams, tail, stop, [], late=False)()
-    planner = PravegaPlanner(client.settings, event_time=None, go_on=False, client=client)
+    begun = SegmentWalk(lambda: client, streams, tail, stop, DiscoveredSplits())()
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=False, client=lambda: client)
     assert {name: (end.position, end.finished) for name, end in planner.latest(begun).items()} == {
         "orders/1.#epoch.1": (70, True)
     }
@@ -458,8 +459,8 @@ def test_a_restart_takes_no_stream_that_was_sealed_before_the_start_for_a_new_on
     """A stream that comes later begins at its head."""
     client = Sealed()
     walk = partial(SegmentWalk, lambda: client, Streams(pattern=".*"), Positions("tail", {}), None)
-    ids = [split.split_id for split in walk([], late=False)()]
-    again = walk(ids, late=True)
+    ids = [split.split_id for split in walk(DiscoveredSplits())()]
+    again = walk(DiscoveredSplits(discovered=True, assigned=tuple(ids)))
     assert not again()
     client.there = ["orders", "returns"]
     assert {split.split_id: split.start for split in again()} == {"returns/0.#epoch.0": 0, "returns/1.#epoch.1": 0}
@@ -481,7 +482,7 @@ def test_a_bounded_segment_that_is_gone_is_a_loss_and_not_an_empty_one() -> None
     client = Halves({("orders", 0): None, ("orders", NEXT): SegmentState(0, 0, sealed=False)})
     splits = bounded(client)
     for go_on in (False, True):
-        planner = PravegaPlanner(client.settings, event_time=None, go_on=go_on, client=client)
+        planner = PravegaPlanner(client.settings, event_time=None, go_on=go_on, client=lambda: client)
         if go_on:
             assert planner.latest(splits)["orders/0.#epoch.0"].finished
             assert planner.metric_values()["data_losses"] == 1
@@ -493,7 +494,7 @@ def test_a_bounded_segment_that_is_gone_is_a_loss_and_not_an_empty_one() -> None
 def test_a_segment_with_a_stop_that_is_gone_is_finished() -> None:
     """The segment held the watermark for ever, and the bounded query did not end."""
     client = Halves({("orders", 0): None})
-    planner = PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=True, client=lambda: client)
     assert planner.latest([split_of("orders", 0, 100, 500)])["orders/0.#epoch.0"].finished
     assert planner.metric_values()["lost_bytes"] == 400
     assert not planner.latest([split_of("orders", 0, 100)])["orders/0.#epoch.0"].finished, "without a stop they count"
@@ -504,10 +505,10 @@ def test_a_segment_that_ends_before_what_was_read_of_it_is_a_loss(stop: int | No
     """A Pravega that was set up anew gives its first segments the same numbers."""
     client = Halves({("orders", 0): SegmentState(0, 50, sealed=False)})
     split = split_of("orders", 0, 60, stop)
-    strict = PravegaPlanner(client.settings, event_time=None, go_on=False, client=client)
+    strict = PravegaPlanner(client.settings, event_time=None, go_on=False, client=lambda: client)
     with pytest.raises(PravegaDataLost, match=r"read up to byte 60, and it ends at byte 50 now.*a new checkpoint"):
         strict.latest([split])
-    bearing = PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
+    bearing = PravegaPlanner(client.settings, event_time=None, go_on=True, client=lambda: client)
     ends = [bearing.latest([split])["orders/0.#epoch.0"] for _ in range(2)]
 
     assert ends == [SplitEnd(60, rows=0, size_bytes=0, finished=stop is not None)] * 2
@@ -523,7 +524,7 @@ def test_a_planner_that_nobody_tells_the_head_calls_nothing_lost() -> None:
         raise Truncated
 
     client.open = truncated_meanwhile  # type: ignore[method-assign]
-    planner = PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=True, client=lambda: client)
     with pytest.raises(PravegaUnavailable, match=r"the head of orders/0.#epoch.0"):
         planner.latest([split_of("orders", 0)])
     assert planner.metric_values()["data_losses"] == 0
@@ -559,7 +560,7 @@ class Truncating(Halves):
 
 def test_of_bytes_that_are_truncated_before_they_are_read_those_with_an_index_are_counted_too() -> None:
     client = Truncating(1_000)
-    planner = PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=True, client=lambda: client)
     planner.latest([split_of("orders", 0)])
     assert planner.metric_values()["indexed_events"] == 100
     client.grow(2_000)
@@ -575,7 +576,7 @@ def test_bytes_truncated_after_they_were_read_are_no_loss(go_on: bool, monkeypat
     """Retention by consumption truncates up to the read position, in the midst of a block."""
     monkeypatch.setattr(index_module, "KEPT_BLOCKS", 1)
     client, standing = Truncating(40 * BLOCK_ROWS), split_of("orders", 0, 3_000)
-    planner = PravegaPlanner(client.settings, event_time=None, go_on=go_on, client=client)
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=go_on, client=lambda: client)
     planner.latest([split_of("orders", 0)])
     end = planner.latest([standing])[standing.split_id]
     planner.after_rows(standing, 700, end)  # now the block of the start is not kept
@@ -592,7 +593,7 @@ def test_an_index_that_is_behind_truncated_bytes_begins_anew(asked: str, monkeyp
     monkeypatch.setattr(planner_module, "EXACT_BYTES", 100)
     client, standing = Truncating(1_000), split_of("orders", 0, 1_500)
     times = EventTime.of(lambda events: pa.array([7] * len(events), pa.int64()))
-    planner = PravegaPlanner(client.settings, event_time=times, go_on=False, client=client)
+    planner = PravegaPlanner(client.settings, event_time=times, go_on=False, client=lambda: client)
     planner.latest([split_of("orders", 0)])
     client.grow(2_000, head=1_200)
     end = planner.latest([standing])[standing.split_id]
@@ -608,7 +609,7 @@ def test_bytes_that_are_truncated_while_a_batch_is_planned_are_left_to_its_task(
 ) -> None:
     monkeypatch.setattr(planner_module, "EXACT_BYTES", 100)
     client, split = Truncating(1_000), split_of("orders", 0)
-    planner = PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=True, client=lambda: client)
     end = planner.latest([split])[split.split_id]
     client.truncated_next = 500
     assert planner.after_rows(split, 5, end) == 1_000
@@ -618,7 +619,9 @@ def test_bytes_that_are_truncated_while_a_batch_is_planned_are_left_to_its_task(
 def test_of_segments_that_are_read_no_more_nothing_is_kept() -> None:
     now = [0.0]
     client = Halves({("orders", at): SegmentState(0, 50, sealed=at == 0) for at in (0, NEXT)})
-    planner = PravegaPlanner(client.settings, event_time=None, go_on=False, client=client, now_seconds=lambda: now[0])
+    planner = PravegaPlanner(
+        client.settings, event_time=None, go_on=False, client=lambda: client, now_seconds=lambda: now[0]
+    )
     first, second = split_of("orders", 0, 50), split_of("orders", NEXT, 50, parents=(0,))
     planner.latest([first, second])
     for now[0] in (500.0, 1_000.0):
@@ -638,7 +641,7 @@ def test_a_segment_that_is_sealed_before_its_successors_are_known_holds() -> Non
 
     states = {0: SegmentState(0, 50, sealed=True), NEXT: SegmentState(0, 0, sealed=False)}
     client = Scaling({("orders", segment): state for segment, state in states.items()})
-    planner = PravegaPlanner(client.settings, event_time=None, go_on=False, client=client)
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=False, client=lambda: client)
     parent, child = split_of("orders", 0, 50), split_of("orders", NEXT, parents=(0,))
     assert not planner.latest([parent])["orders/0.#epoch.0"].finished, "the stream goes on, so something follows it"
     client.known = True
@@ -785,7 +788,7 @@ def test_a_segment_that_is_read_to_its_end_has_reached_the_newest_mark() -> None
             return Marks("origin", [mark for mark in there if mark.place >= place])
 
     client = Noting({("orders", 0): SegmentState(0, 60, sealed=False)})
-    planner = Uncounted(client.settings, event_time=None, noted_unit_us=1_000, go_on=False, client=client)
+    planner = Uncounted(client.settings, event_time=None, noted_unit_us=1_000, go_on=False, client=lambda: client)
     for start, known_until_us in [(50, 10**12), (20, 10**12), (50, 95_000_000), (0, None)]:
         guard_us = None if known_until_us is None else 0
         limits = SliceLimits(now_us=known_until_us or 0, future_guard_us=guard_us)

@@ -324,7 +324,7 @@ def test_losses_and_silence_are_those_of_the_planner_that_the_status_shows() -> 
 
     class Grouped(PravegaSource):
         def create_planner(self) -> PravegaPlanner:
-            return PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
+            return PravegaPlanner(client.settings, event_time=None, go_on=True, client=lambda: client)
 
         def create_reader(self, context: Any) -> GroupReader:
             return GroupReader(self, name="g", group=lambda: group, metrics=context.metric_group)
