@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 from lowmark.integration.console import one_below_the_other
 from lowmark.watermark.moment import datetime_of
@@ -18,14 +16,11 @@ from rich.text import Text
 from .comparison import LOWMARK, NATIVE, Lane
 from .result import DemoResult, LaneResult, SplitResult, described
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 TITLES = {NATIVE: "native Spark", LOWMARK: "lowmark"}
 _ANY_WIDTH = 1_000  # more than the table takes
 
 
-class DemoBars:
+class DemoBars(Progress):
     """A bar per query, with the watermark it has reached. Nothing is drawn where stderr is no terminal."""
 
     def __init__(self, console: Console) -> None:
@@ -36,30 +31,18 @@ class DemoBars:
             TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
         )
-        self._bars = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-        self._setup = self._bars.add_task("starting Spark", total=None, note="")
-        self._tasks = {
-            name: self._bars.add_task(f"{title:12}", total=None, note="", visible=False)
-            for name, title in TITLES.items()
+        super().__init__(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self._setup = self.add_task("starting Spark", total=None, note="")
+        self._queries = {
+            name: self.add_task(f"{title:12}", total=None, note="", visible=False) for name, title in TITLES.items()
         }
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Take the bars away; may be called more than once."""
-        self._bars.stop()
 
     def watch(self, lanes: Sequence[Lane]) -> None:
         """Show how far the queries are."""
-        self._bars.update(self._setup, visible=False)
+        self.update(self._setup, visible=False)
         for lane in lanes:
-            self._bars.update(
-                self._tasks[lane.name],
+            self.update(
+                self._queries[lane.name],
                 visible=True,
                 total=lane.feed.batches,
                 completed=min(lane.batches, lane.feed.batches),
