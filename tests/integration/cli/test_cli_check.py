@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from lowmark.integration.cli.schema import status_schema, status_type
+from lowmark.integration.cli.schema import StatusJson, status_schema
 from lowmark.integration.cli.watch import picture
 from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.client import CoordinatorClient
@@ -485,7 +485,7 @@ def test_what_status_prints_is_what_the_schema_says(driver: Driver) -> None:
     at = Alignment("g", 30 * SECOND_US, Cap.up_to(7), True, 1, 2, waiting=True, why="it waits")
     driver.runs += [run(more={"alignment": at}), run("t2", query=None)]
     printed = json.loads(call("status", "--json")[1])
-    msgspec.convert(printed, status_type())
+    msgspec.convert(printed, StatusJson)
     defined = status_schema()["$defs"]
     for of, each in (
         ("StatusJson", {**printed, "error": ""}),
