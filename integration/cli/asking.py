@@ -29,7 +29,6 @@ def ask(
     token_file: Path | None = None,
     limit: int | None = None,
     *,
-    failed: bool = False,
     ended: bool = False,
     hung: list[ServiceUnreachable] | None = None,
     tell: Callable[[str], None] = print_error,
@@ -38,8 +37,7 @@ def ask(
 
     Args:
         limit: number of splits of a stream, and of tasks at a coordinator.
-        failed: whether queries that failed, and do not run again, are among the streams.
-        ended: whether all queries that ended are.
+        ended: whether all queries that ended are among the streams; else those that failed, and do not run again.
         hung: receives the errors of services that exist and give no status; `tell` hears of them, too.
         tell: called with a line on each service or coordinator that does not answer.
 
@@ -58,7 +56,7 @@ def ask(
     for address in [connect] if connect is not None else sockets.find_addresses():
         try:
             with closing(Client(address)) as client:
-                services.append((address, client.status(StatusRequest(limit=limit, ended=ended or failed))))
+                services.append((address, client.status(StatusRequest(limit=limit))))
         except ServiceUnreachable as other:
             if connect is not None:
                 raise
@@ -75,7 +73,7 @@ def ask(
         tell(why)
     if hung is not None:
         hung += silent.values()
-    if failed:
+    if not ended:
         services = _running_or_failed(services)
     return (services, coordinators) if name is None else _only(name, services, coordinators)
 

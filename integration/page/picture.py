@@ -148,7 +148,7 @@ class Picture:
 
     def _look_briefly(self, now: datetime) -> None:
         self._asked.clear()
-        answers = self._look(StatusRequest(limit=_BRIEFLY, ended=True), None)
+        answers = self._look(StatusRequest(limit=_BRIEFLY), None)
         replies = {address: answer for address, answer in answers.items() if not isinstance(answer, str)}
         self._silent = [_shown(answer, _MOST_SENTENCE) for answer in answers.values() if isinstance(answer, str)]
         self._services = [
@@ -178,7 +178,7 @@ class Picture:
         self._asked.add((address, name))
         self._version += 1
         # One service is asked, because another may hang, or have a stream of the same name.
-        reply = self._look(StatusRequest(stream=name, ended=True), address).get(address)
+        reply = self._look(StatusRequest(stream=name), address).get(address)
         for stream in reply.streams if isinstance(reply, StatusReply) else []:
             if _id(stream) not in self._runs:  # an earlier run, or one that has begun since the summary
                 continue

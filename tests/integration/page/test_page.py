@@ -243,10 +243,7 @@ def test_only_the_stream_in_view_is_asked_for_every_split() -> None:
     seen = pictured(two_splits(), two_splits("t2", "clicks"))
     answer = seen.next(run_mark("t2"))
     assert answer["selected"] == run_mark("t2")
-    assert [(each.stream, each.limit, each.ended) for each in seen.services.asked] == [
-        (None, 10, True),
-        ("clicks", None, True),
-    ]
+    assert [(each.stream, each.limit) for each in seen.services.asked] == [(None, 10), ("clicks", None)]
     assert len(seen.next(run_mark("t1"))["splits"]) == 2  # a run that comes into view is asked for at once, and whole
 
 
