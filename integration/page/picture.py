@@ -30,7 +30,7 @@ _COPIED = (
 )  # fmt: skip
 _copied = itemgetter(*_COPIED)
 SPLIT_FIELDS = ("name", "shown", *_COPIED, "why", "passed_over", "native_late_rows")
-"""A split's list, in the order of `_row` and of `FIELDS` in `splits.js`; `shown` is None if it equals the name."""
+"""What each split's list holds, in the order of `_row`; `shown` is None if it equals the name."""
 
 _GONE = "gone"  # the service no longer answers
 _ORDER = ("failed", "stuck", _GONE, *(word for word in VERDICTS if word not in ("failed", "stuck")))
@@ -95,9 +95,9 @@ class Picture:
             run: the run in view; None or unknown: the run that needs attention most.
 
         Returns:
-            Among others: splits (the changed ones), gone (names), whole (these are all splits, forget others), rises
-            (of the last hour, as (when, low watermark), only with whole), silent (why single services give no status),
-            error (why the services could not be asked, or None).
+            Among others: splits (the changed ones, each as a list of `fields`), gone (names), whole (these are all
+            splits, forget others), rises (of the last hour, as (when, low watermark), only with whole), silent (why
+            single services give no status), error (why the services could not be asked, or None).
         """
         with self._lock:
             self._look_again(run)
@@ -114,6 +114,7 @@ class Picture:
                 "selected": selected,
                 "whole": had is None,
                 "rises": self._rises.get(selected or "", []) if had is None else [],
+                "fields": SPLIT_FIELDS,
                 "splits": [row for at, row in splits.rows.values() if had is None or at > had],
                 "gone": [name for name, at in splits.gone.items() if had is not None and at > had],
             }
