@@ -41,10 +41,7 @@ def ask(
         hung: receives the errors of services that exist and give no status; `tell` hears of them, too.
         tell: called with a line on each service or coordinator that does not answer.
 
-    Raises:
-        NoService: no service runs.
-        UnknownStream: no service has a stream of that name.
-        ServiceUnreachable: no service answers at the given address.
+    Raises NoService, UnknownStream; ServiceUnreachable, if all services are silent, or the one at `connect` is.
     """
     from lowmark.integration.coordinator.access import Caller
     from lowmark.integration.coordinator.ask import ask_status
@@ -79,12 +76,7 @@ def ask(
 
 
 def ask_coordinator(caller: Caller, name: str | None, connect: str | None, limit: int | None) -> StatusAnswer:
-    """Ask a coordinator; with a name, only for the sources of that name.
-
-    Raises:
-        CoordinatorUnreachable: no answer came, or the caller has no access.
-        UnknownStream: the coordinator has no source of that name.
-    """
+    """Ask a coordinator; with a name, only for sources of that name. Raises CoordinatorUnreachable, UnknownStream."""
     from lowmark.integration.coordinator.ask import ask_status
 
     from .show_coordinator import only

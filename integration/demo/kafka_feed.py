@@ -32,9 +32,7 @@ class KafkaFeed(SteppedFeed):
         bootstrap: a broker, HOST:PORT.
         topic: a name that does not exist yet and is kept; None: a new one, deleted at the end.
 
-    Raises:
-        ExtraMissing: confluent-kafka is missing.
-        DemoImpossible: the broker does not answer, or it refuses the topic.
+    Raises ExtraMissing; DemoImpossible, if the broker does not answer, or refuses the topic.
     """
 
     split = "partition"
