@@ -51,10 +51,11 @@ Row = list[Any]
 
 @dataclass
 class _Splits:
-    """The splits of one run, each with the version of its last change."""
+    """The splits of one run, each with the version of its last change, and the rises of the low watermark."""
 
     rows: dict[str, tuple[int, Row]] = field(default_factory=dict)
     gone: dict[str, int] = field(default_factory=dict)
+    rises: list[list[int]] = field(default_factory=list)
 
     def take(self, rows: Iterable[Row], version: int) -> None:
         seen = set()
@@ -83,7 +84,6 @@ class Picture:
         self._services: list[dict[str, Any]] = []
         self._runs: dict[str, dict[str, Any]] = {}
         self._splits: dict[str, _Splits] = {}
-        self._rises: dict[str, list[list[int]]] = {}  # of the streams in view
         self._silent: list[str] = []
         self._error: str | None = None
 
@@ -113,7 +113,7 @@ class Picture:
                 "runs": list(self._runs.values()),
                 "selected": selected,
                 "whole": had is None,
-                "rises": self._rises.get(selected or "", []) if had is None else [],
+                "rises": splits.rises if had is None else [],
                 "fields": SPLIT_FIELDS,
                 "splits": [row for at, row in splits.rows.values() if had is None or at > had],
                 "gone": [name for name, at in splits.gone.items() if had is not None and at > had],
@@ -161,7 +161,6 @@ class Picture:
         self._runs = {each["id"]: each for each in sorted(runs, key=_by_need)}
         for gone in self._splits.keys() - self._runs.keys():
             del self._splits[gone]
-            self._rises.pop(gone, None)
 
     def _left_behind(self, answered: Container[str], seen: Container[str]) -> list[dict[str, Any]]:
         """The last known runs of services that no longer answer, marked as gone: the newest losses, then by need."""
@@ -185,8 +184,8 @@ class Picture:
                 continue
             passed = frozenset(stream["passed_over"])
             rows = (_row(split, of, passed) for split, of in stream["splits"].items())
-            self._rises[_id(stream)] = stream["run"].pop("rises")
             splits = self._splits.setdefault(_id(stream), _Splits())
+            splits.rises = stream["run"].pop("rises")
             splits.take(rows, self._version)
             if len(splits.gone) > _MOST_GONE_SPLITS:  # forgetting names means that every browser must begin anew
                 splits.gone.clear()
