@@ -38,8 +38,9 @@ def schema_id(value: bytes) -> int | None:
 
 def unframed(value: bytes | None) -> bytes | None:
     """Return the JSON in a framed value, and other values unchanged."""
-    framed = value is not None and schema_id(value) is not None and value[_HEAD.size] in _JSON
-    return value[_HEAD.size :] if framed and value is not None else value
+    if value is None or schema_id(value) is None or value[_HEAD.size] not in _JSON:
+        return value
+    return value[_HEAD.size :]
 
 
 BROKEN = object()
