@@ -73,11 +73,11 @@ def show(result: DemoResult, console: Console) -> None:
     for split in result.script.splits:
         mine, theirs, what = lowmark.splits[split.name], native.splits[split.name], described(result.script, split)
         style = "dim" if what == "regular" else ""
-        rows.append((split.name, Text(what, style), _count(mine.rows_in), *_fate(theirs), *_fate(mine)))
+        rows.append((split.name, Text(what, style), f"{mine.rows_in:,}", *_fate(theirs), *_fate(mine)))
     ends = [_clock(lane.watermark_us, start_us) for lane in (native, lowmark)]
     rows += [
-        ("rows", "in windows", _count(lowmark.total.rows_in), *_fate(native.total), *_fate(lowmark.total)),
-        ("windows", "emitted", "", _count(native.windows), "", _count(lowmark.windows), ""),
+        ("rows", "in windows", f"{lowmark.total.rows_in:,}", *_fate(native.total), *_fate(lowmark.total)),
+        ("windows", "emitted", "", f"{native.windows:,}", "", f"{lowmark.windows:,}", ""),
         ("", "wrong or missing", "", *_wrong(native), *_wrong(lowmark)),
         ("watermark", "in the end", "", ends[0], "", ends[1], ""),
         ("", "held there by", "", native.holder or "nobody", "", lowmark.holder or "nobody", ""),
@@ -100,7 +100,7 @@ def _sentence(result: DemoResult) -> Text:
     share = 100 * native.rows_dropped / native.rows_in
     if lowmark.rows_dropped:
         return Text(
-            f"lowmark lost {_count(lowmark.rows_dropped)} rows, which it must not: please report it with the seed.",
+            f"lowmark lost {lowmark.rows_dropped:,} rows, which it must not: please report it with the seed.",
             style="bold red",
         )
     return Text.assemble(
@@ -111,16 +111,12 @@ def _sentence(result: DemoResult) -> Text:
 
 def _fate(split: SplitResult) -> tuple[str, Text]:
     lost = split.rows_dropped
-    return _count(split.rows_in_windows), Text(_count(lost), style="red") if lost else Text("0", style="green")
+    return f"{split.rows_in_windows:,}", Text(f"{lost:,}", style="red" if lost else "green")
 
 
 def _wrong(lane: LaneResult) -> tuple[str, Text]:
     wrong = lane.windows_wrong + lane.windows_missing
-    return "", Text(_count(wrong), style="red" if wrong else "green")
-
-
-def _count(number: int) -> str:
-    return f"{number:,}"
+    return "", Text(f"{wrong:,}", style="red" if wrong else "green")
 
 
 def _clock(at_us: int, start_us: int) -> str:
