@@ -10,7 +10,7 @@ While both queries run batch n, the rows of batch n + 1 are put.
 from __future__ import annotations
 
 import sys
-import threading
+import time
 import uuid
 from collections.abc import Sequence
 from functools import partial
@@ -130,9 +130,7 @@ class KinesisFeed(SteppedFeed):
             if not refused:
                 return
             rows = [rows[number] for number in refused]
-            self._step_back.wait(1.0)
-
-    _step_back = threading.Event()  # never set
+            time.sleep(1.0)
 
 
 @app.command("demo-kinesis")
