@@ -9,21 +9,19 @@ While both queries run batch n, the rows of batch n + 1 are put.
 
 from __future__ import annotations
 
-import json
 import sys
-import threading
+import time
 import uuid
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from lowmark.integration.cli.common import Debug, Json
 from lowmark.integration.cli.demo import Keep, MetricsPort, Seed, compare
 from lowmark.integration.cli.main import app
-from lowmark.integration.demo.feed import TICKS_PER_BATCH
+from lowmark.integration.demo.feed import SteppedFeed
 from lowmark.integration.errors import DemoImpossible
 from lowmark.sources.generator import StreamScript
 
@@ -31,13 +29,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
-_LANES = 2
 _RECORDS = 500  # in one request, the service's limit
 _WAIT_SECONDS = 2
-_VALUE = "struct<number:bigint,event_time_us:bigint>"
 
 
-class KinesisFeed:
+class KinesisFeed(SteppedFeed):
     """Creates a stream, fills it batch by batch, and reads it. Use as a context manager around the queries.
 
     Args:
@@ -61,13 +57,10 @@ class KinesisFeed:
         region: str | None = None,
         stream: str | None = None,
     ) -> None:
-        self.script, self.seed = script, seed
-        self.batches = -(-script.end // TICKS_PER_BATCH)
+        super().__init__(script, seed)
         self._endpoint, self._region, self._keep = endpoint, region, stream is not None
         self._stream = f"lowmark-demo-{uuid.uuid4().hex[:8]}" if stream is None else stream
-        self._put = 0  # batches
         self._hash_keys: list[str] = []
-        self._step = threading.Barrier(_LANES, action=self._put_batch)
         try:
             import boto3
         except ImportError as missing:
@@ -100,7 +93,7 @@ class KinesisFeed:
                 f"the demo creates a stream of {len(self.script.splits)} shards; is the endpoint right?",
             ) from refused
         self._hash_keys = [str(shard["HashKeyRange"]["StartingHashKey"]) for shard in shards]
-        self._put_batch()
+        self.write_next()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -109,7 +102,6 @@ class KinesisFeed:
 
     def read(self, spark: SparkSession) -> DataFrame:
         from lowmark.sources.spark import register
-        from pyspark.sql import functions as F
 
         register(spark)
         options = {
@@ -117,11 +109,7 @@ class KinesisFeed:
             "endpoint": self._endpoint, "pollEvery": "10 milliseconds", "tasks": "2",
         }  # fmt: skip
         given = {name: value for name, value in options.items() if value is not None}
-        value = F.from_json(F.col("data").cast("string"), _VALUE)
-        records = spark.readStream.format("lowmark_kinesis").options(**given).load()
-        return records.select(self.split, value.alias("row")).select(
-            self.split, F.col("row.number"), F.timestamp_micros("row.event_time_us").alias("event_time")
-        )
+        return self.rows(spark.readStream.format("lowmark_kinesis").options(**given).load(), "data")
 
     def splits(self) -> Sequence[object] | None:
         return [f"shardId-{number:012}" for number in range(len(self.script.splits))]
@@ -129,26 +117,11 @@ class KinesisFeed:
     def name(self, value: object) -> str:
         return self.script.splits[int(str(value).rpartition("-")[2])].name
 
-    def next(self) -> None:
-        self._step.wait()  # until both queries run the same batch
-
-    def abandon(self) -> None:
-        self._step.abort()
-
-    def _put_batch(self) -> None:
-        """Put the next batch's rows; they are in the stream when this returns."""
-        start, end = self._put * TICKS_PER_BATCH, (self._put + 1) * TICKS_PER_BATCH
-        for split, hash_key in zip(self.script.splits, self._hash_keys, strict=True):
-            times_us = self.script.times_us(split.name, start, end, seed=self.seed)
-            numbers = np.arange(len(times_us)) + self.script.count_rows(split.name, 0, start)
-            rows = [
-                {"Data": json.dumps({"number": number, "event_time_us": time_us}).encode(), "PartitionKey": split.name,
-                 "ExplicitHashKey": hash_key}
-                for number, time_us in zip(numbers.tolist(), times_us.tolist(), strict=True)
-            ]  # fmt: skip
-            for begin in range(0, len(rows), _RECORDS):
-                self._put_all(rows[begin : begin + _RECORDS])
-        self._put += 1
+    def write(self, batch: Sequence[Sequence[str]]) -> None:
+        for split, hash_key, rows in zip(self.script.splits, self._hash_keys, batch, strict=True):
+            records = [{"Data": row.encode(), "PartitionKey": split.name, "ExplicitHashKey": hash_key} for row in rows]
+            for begin in range(0, len(records), _RECORDS):
+                self._put_all(records[begin : begin + _RECORDS])
 
     def _put_all(self, rows: list[dict[str, Any]]) -> None:
         while rows:
@@ -157,9 +130,7 @@ class KinesisFeed:
             if not refused:
                 return
             rows = [rows[number] for number in refused]
-            self._step_back.wait(1.0)
-
-    _step_back = threading.Event()  # never set
+            time.sleep(1.0)
 
 
 @app.command("demo-kinesis")

@@ -9,21 +9,18 @@ written. Each split has a routing key that Pravega puts into a segment of its ow
 
 from __future__ import annotations
 
-import json
 import sys
-import threading
 import uuid
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from lowmark.integration.cli.common import Debug, Json
 from lowmark.integration.cli.demo import Keep, MetricsPort, Seed, compare
 from lowmark.integration.cli.main import app
-from lowmark.integration.demo.feed import TICKS_PER_BATCH
+from lowmark.integration.demo.feed import SteppedFeed
 from lowmark.integration.errors import DemoImpossible
 from lowmark.sources.generator import StreamScript
 from lowmark.sources.spark import register
@@ -33,12 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
-_LANES = 2
 _SCOPE = "lowmark-demo"
-_EVENT = "struct<number:bigint,event_time_us:bigint>"
 
 
-class PravegaFeed:
+class PravegaFeed(SteppedFeed):
     """Creates a stream, fills it batch by batch, and reads it. Use as a context manager around the queries.
 
     Args:
@@ -53,12 +48,9 @@ class PravegaFeed:
     split = "split_id"
 
     def __init__(self, script: StreamScript, seed: int, *, controller: str, jars: str = "") -> None:
-        self.script, self.seed = script, seed
-        self.batches = -(-script.end // TICKS_PER_BATCH)
+        super().__init__(script, seed)
         self._controller, self._jars = controller, jars
         self._stream = f"demo-{uuid.uuid4().hex[:8]}"
-        self._written = 0  # batches
-        self._step = threading.Barrier(_LANES, action=self._write)
         self._keys: list[str] = []
         self._names: dict[str, str] = {}
         self._admin: Any = None
@@ -73,7 +65,7 @@ class PravegaFeed:
             self._create(client)
         except LowmarkError as failed:
             raise DemoImpossible(str(failed).partition(" Hint: ")[0], getattr(failed, "hint", "see above.")) from failed
-        self._write()
+        self.write_next()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -82,27 +74,18 @@ class PravegaFeed:
         self._admin.deleteStream(_SCOPE, self._stream)
 
     def read(self, spark: SparkSession) -> DataFrame:
-        from pyspark.sql import functions as F
-
         register(spark)
         options = {"controller": self._controller, "scope": _SCOPE, "streams": self._stream, "columns": "event"}
         if self._jars:
             options["jars"] = self._jars
         reader = spark.readStream.format("lowmark_pravega").options(**options).option("splitColumn", self.split)
-        events = reader.load().select(self.split, F.from_json(F.col("event").cast("string"), _EVENT).alias("row"))
-        return events.select(self.split, "row.number", F.timestamp_micros("row.event_time_us").alias("event_time"))
+        return self.rows(reader.load(), "event")
 
     def splits(self) -> Sequence[object] | None:
         return list(self._names)
 
     def name(self, value: object) -> str:
         return self._names[str(value)]
-
-    def next(self) -> None:
-        self._step.wait()  # until both queries run the same batch
-
-    def abandon(self) -> None:
-        self._step.abort()
 
     def _create(self, client: Any) -> None:
         from lowmark.sources.pravega.jvm import java_class
@@ -128,20 +111,14 @@ class PravegaFeed:
             self._keys.append(key)
             self._names[split_of(self._stream, segment).split_id] = split.name
 
-    def _write(self) -> None:
-        """Write the next batch's rows; they are in the stream when this returns."""
+    def write(self, batch: Sequence[Sequence[str]]) -> None:
         import jpype
 
-        start, end = self._written * TICKS_PER_BATCH, (self._written + 1) * TICKS_PER_BATCH
-        byte_array, writer = jpype.JArray(jpype.JByte), self._writer
-        for key, split in zip(self._keys, self.script.splits, strict=True):
-            times_us = self.script.times_us(split.name, start, end, seed=self.seed)
-            numbers = np.arange(len(times_us)) + self.script.count_rows(split.name, 0, start)
-            for number, time_us in zip(numbers.tolist(), times_us.tolist(), strict=True):
-                event = json.dumps({"number": number, "event_time_us": time_us})
-                writer.writeEvent(key, byte_array(event.encode()))
-        writer.flush()
-        self._written += 1
+        byte_array = jpype.JArray(jpype.JByte)
+        for key, rows in zip(self._keys, batch, strict=True):
+            for row in rows:
+                self._writer.writeEvent(key, byte_array(row.encode()))
+        self._writer.flush()
 
 
 @app.command("demo-pravega")

@@ -11,9 +11,10 @@ from lowmark.watermark import WatermarkStrategy, duration_us
 from lowmark.watermark.errors import shown
 from lowmark.watermark.moment import MILLISECOND_US
 from lowmark.watermark.printable import counted
+from lowmark.watermark.replay.advice import advise
 from lowmark.watermark.replay.profile import SplitProfile
 from lowmark.watermark.replay.replay import Numbers, Replay
-from lowmark.watermark.replay.report import AuditReport, report
+from lowmark.watermark.replay.report import AuditReport, outcomes, split_reports
 from lowmark.watermark.strategy import FUTURE_GUARD_US, Duration
 
 from . import ROWS
@@ -165,16 +166,25 @@ class Audit:
         """Judge the remaining rows and make the report; no row can be added afterwards."""
         self.cut.end_all()
         self.advance()
-        self._replay.finish()
-        return report(
-            self._replay,
-            self._profiles,
+        replay = self._replay
+        replay.finish()
+        splits = split_reports(replay, self._profiles, appended=self.timed or self.stamped)
+        smallest_us = replay.native.smallest_delay_us
+        return AuditReport(
             what=what,
             order=order,
             event_time=event_time,
             complete=complete,
             window_us=self.question.window_us,
-            idle_timeout_us=_IDLE_TIMEOUT_US,
-            appended=self.timed or self.stamped,
-            notes=[*notes, *self._caveats()],
+            rows=replay.rows,
+            batches=replay.batches,
+            splits=splits,
+            native=outcomes(replay.native, replay.names),
+            lowmark=outcomes(replay.lowmark, replay.names),
+            smallest_delay_us=smallest_us,
+            smallest_kept_rows=replay.native.kept_at(smallest_us),
+            before_epoch_rows=replay.before_epoch_rows,
+            advice=advise({split.name: (split.profile, split.empty_for_us) for split in splits}, _IDLE_TIMEOUT_US),
+            notes=(*notes, *self._caveats()),
+            moments=tuple(replay.moments),
         )

@@ -1,10 +1,4 @@
-"""Cuts the rows of single splits into batches of all splits.
-
-    ByTime         rows in the order in which they were written, a batch for each trigger: a query that keeps up
-    ByRows         the same order, a fixed number of rows per batch
-    Proportional   like Spark's Kafka source with a backlog under `maxOffsetsPerTrigger`: the batch is shared among the
-                   partitions in proportion to their remaining rows
-    AsRead         the reader ends the batches: files
+"""Cuts the rows of single splits into batches of all splits, by `ByTime`, `ByRows`, `Proportional` or `AsRead`.
 
 Splits may be read in any order and at any pace: rows wait here until every split has come as far.
 """
@@ -88,7 +82,7 @@ class Cut(ABC):
 
 
 class _Ordered(Cut):
-    """Orders rows by a key that all splits share."""
+    """Orders rows by a key that all splits share: when they were written."""
 
     def _safe(self) -> int | None:
         """The key below which every row has been read; None: all rows have been read."""
@@ -108,7 +102,7 @@ class _Ordered(Cut):
 
 
 class ByTime(_Ordered):
-    """A batch for each trigger that finds rows."""
+    """A batch for each trigger that finds rows: a query that keeps up."""
 
     def __init__(self, splits: int, trigger_us: int) -> None:
         super().__init__(splits)
@@ -152,9 +146,10 @@ class ByRows(_Ordered):
 
 
 class Proportional(Cut):
-    """Batches of `rows` (`maxOffsetsPerTrigger`), between each split's first offset and the offset after its last.
+    """Batches of `rows`, shared among the splits in proportion to their remaining rows; no split becomes idle.
 
-    No time passes between batches, so no split becomes idle.
+    As Spark's Kafka source with a backlog under `maxOffsetsPerTrigger`, between each split's first offset and the
+    offset after its last. No time passes between batches.
     """
 
     def __init__(self, begins: Sequence[int], ends: Sequence[int], rows: int, now_us: int) -> None:
@@ -192,7 +187,7 @@ class Proportional(Cut):
 
 
 class AsRead(Cut):
-    """Splits may be added at any time."""
+    """Batches that the reader ends: files. Splits may be added at any time."""
 
     def __init__(self, now_us: int) -> None:
         super().__init__(0)

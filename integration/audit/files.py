@@ -18,6 +18,7 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from stat import S_ISLNK, S_ISREG
 from typing import Any, Literal, NamedTuple
@@ -269,25 +270,16 @@ class FilesAudit:
         if file.kind in _JSON:
             yield from self._json_pieces(file.path, folders)
             return
-
-        def columns(schema: pa.Schema) -> list[str]:
-            return self._columns(file, schema, folders)
-
-        def leave_out(_row: object) -> Literal["skip"]:
-            self._left_out_rows += 1
-            return "skip"
-
-        pieces = _parquet(file.path, columns) if file.kind in _PARQUET else _csv(file.path, columns, leave_out)
+        columns = partial(self._columns, file, folders)
+        pieces = _parquet(file.path, columns) if file.kind in _PARQUET else _csv(file.path, columns, self._leave_out)
         for batch in pieces:
             assert self.event_time is not None, "settled with the columns"
+            times = self.reader.column(_column(batch, self.event_time, folders))
+            yield times, self._named([_column(batch, name, folders).to_pylist() for name in self.split])
 
-            def column(name: str, batch: pa.RecordBatch = batch) -> Any:
-                if name in folders:
-                    return pa.array([folders[name]] * batch.num_rows, pa.string())
-                return _spelled(batch.column(name))
-
-            times = self.reader.column(column(self.event_time))
-            yield times, self._named([column(name).to_pylist() for name in self.split])
+    def _leave_out(self, _row: object) -> Literal["skip"]:
+        self._left_out_rows += 1
+        return "skip"
 
     def _json_pieces(self, file: Path, folders: Mapping[str, str | None]) -> Iterator[tuple[EventTimes, Any]]:
         if self.event_time is None:
@@ -318,7 +310,7 @@ class FilesAudit:
         if not self.split and set(_BRONZE) <= set(known):
             self.split = _BRONZE
 
-    def _columns(self, file: _File, schema: pa.Schema, folders: Mapping[str, str | None]) -> list[str]:
+    def _columns(self, file: _File, folders: Mapping[str, str | None], schema: pa.Schema) -> list[str]:
         """Return the columns to read from a file, without those in folder names. The first file decides the choice.
 
         Raises:
@@ -346,7 +338,7 @@ class FilesAudit:
                 if self._numbers:
                     raise OSError(why)
                 raise AuditImpossible(f"{self._name(file)}: {why}", "check the spelling.")
-        return [name for name in wanted if name not in folders]
+        return [name for name in dict.fromkeys(wanted) if name not in folders]
 
 
 def _kind(path: Path) -> str:
@@ -395,7 +387,7 @@ def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[
 
     with file.open("rb") as raw, parquet.ParquetFile(raw) as opened:
         schema = opened.schema_arrow
-        wanted = list(dict.fromkeys(columns(schema)))
+        wanted = columns(schema)
         _check_size(max(_unpacked(opened, wanted), default=0))
     # Parquet stores a repeated text once; dictionary columns keep it so in memory.
     texts = [name for name in wanted if pa.types.is_string(schema.field(name).type)]
@@ -414,6 +406,13 @@ def _unpacked(file: Any, wanted: Sequence[str]) -> Iterator[int]:
     for group in range(file.num_row_groups):
         metadata = file.metadata.row_group(group)
         yield from (metadata.column(at).total_uncompressed_size for at in columns)
+
+
+def _column(batch: pa.RecordBatch, name: str, folders: Mapping[str, str | None]) -> Any:
+    """A column of a piece, with its texts spelled out; or the value in a folder's name, for each row."""
+    if name in folders:
+        return pa.array([folders[name]] * batch.num_rows, pa.string())
+    return _spelled(batch.column(name))
 
 
 def _spelled(column: Any) -> Any:
@@ -452,7 +451,7 @@ def _csv(
     # As texts, because a type guessed from the first rows may not fit the others, and one bad time must not end the
     # file. An empty cell is null, as in Spark.
     options = csv.ConvertOptions(
-        include_columns=list(dict.fromkeys(wanted)),
+        include_columns=wanted,
         column_types=dict.fromkeys(wanted, pa.string()),
         null_values=[""],
         strings_can_be_null=True,

@@ -38,8 +38,9 @@ def schema_id(value: bytes) -> int | None:
 
 def unframed(value: bytes | None) -> bytes | None:
     """Return the JSON in a framed value, and other values unchanged."""
-    framed = value is not None and schema_id(value) is not None and value[_HEAD.size] in _JSON
-    return value[_HEAD.size :] if framed and value is not None else value
+    if value is None or schema_id(value) is None or value[_HEAD.size] not in _JSON:
+        return value
+    return value[_HEAD.size :]
 
 
 BROKEN = object()
@@ -58,18 +59,17 @@ class Schema(ABC):
 
         Raises AuditImpossible, ExtraMissing.
         """
+        named = f"--schema {str(file)!r:.200}"
         try:
             content = file.read_bytes().removeprefix(BOM_UTF8)
         except OSError as failed:
-            raise AuditImpossible(
-                f"--schema {str(file)!r:.200} cannot be read: {failed.strerror}", "check its name."
-            ) from failed
+            raise AuditImpossible(f"{named} cannot be read: {failed.strerror}", "check its name.") from failed
         if file.suffix == ".proto":
             raise AuditImpossible(
-                f"--schema {str(file)!r:.200} is a source file of Protobuf",
+                f"{named} is a source file of Protobuf",
                 f"compile it: protoc --include_imports --descriptor_set_out=schema.desc {file.name}",
             )
-        return _Avro(content, file) if content.lstrip()[:1] in (b"{", b"[", b'"') else _Protobuf(content, file)
+        return _Avro(content, named) if content.lstrip()[:1] in (b"{", b"[", b'"') else _Protobuf(content, named)
 
     def values(self, payloads: Sequence[bytes | None], path: JsonPath) -> list[Any]:
         """Return the field of each payload: None if the payload has no such field, `BROKEN` if it cannot be decoded."""
@@ -100,7 +100,7 @@ class Schema(ABC):
 
 
 class _Avro(Schema):
-    def __init__(self, content: bytes, file: Path) -> None:
+    def __init__(self, content: bytes, named: str) -> None:
         super().__init__()
         try:
             import fastavro
@@ -110,8 +110,7 @@ class _Avro(Schema):
             self._schema = fastavro.parse_schema(json.loads(content))
         except Exception as wrong:  # no common base
             raise AuditImpossible(
-                f"--schema {str(file)!r:.200} is no Avro schema: {wrong!s:.200}",
-                "pass the .avsc that wrote the values.",
+                f"{named} is no Avro schema: {wrong!s:.200}", "pass the .avsc that wrote the values."
             ) from wrong
         self._read: Callable[..., Any] = fastavro.schemaless_reader
 
@@ -125,7 +124,7 @@ class _Avro(Schema):
 
 
 class _Protobuf(Schema):
-    def __init__(self, content: bytes, file: Path) -> None:
+    def __init__(self, content: bytes, named: str) -> None:
         super().__init__()
         try:
             from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -139,7 +138,7 @@ class _Protobuf(Schema):
             self._types: Any = pool.FindFileByName(files[-1].name).message_types_by_name  # the compiled file
         except Exception as wrong:  # no common base
             raise AuditImpossible(
-                f"--schema {str(file)!r:.200} is neither an Avro schema nor a set of Protobuf descriptors",
+                f"{named} is neither an Avro schema nor a set of Protobuf descriptors",
                 "pass an .avsc, or what protoc --include_imports --descriptor_set_out wrote.",
             ) from wrong
         self._class_of = message_factory.GetMessageClass

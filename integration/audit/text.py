@@ -12,6 +12,9 @@ from lowmark.watermark.printable import counted, printable
 from lowmark.watermark.replay.report import AuditReport, SplitReport
 
 _NAMES_SHOWN = 4
+_SPLIT_COLUMNS = (
+    "split", "rows", "spans", "99 % lie behind", "99.99 %", "all", "behind at most", "silent at most", "bad rows",
+)  # fmt: skip
 
 
 def show(report: AuditReport, console: EscapingConsole, limit: int) -> None:
@@ -28,17 +31,7 @@ def show(report: AuditReport, console: EscapingConsole, limit: int) -> None:
     shown = splits[:limit] if limit else splits
     console.print(
         Sheet(
-            (
-                "split",
-                "rows",
-                "spans",
-                "99 % lie behind",
-                "99.99 %",
-                "all",
-                "behind at most",
-                "silent at most",
-                "bad rows",
-            ),
+            _SPLIT_COLUMNS,
             [_split_row(split) for split in shown],
             whole=("split", "rows"),
             right=("rows",),
@@ -87,6 +80,7 @@ def when_late(report: AuditReport) -> str:
 
 
 def _split_row(split: SplitReport) -> tuple[str, ...]:
+    """A split's cells below `_SPLIT_COLUMNS`."""
     profile = split.profile
     span = ""
     if profile.first_us is not None and profile.last_us is not None:

@@ -29,7 +29,6 @@ def ask(
     token_file: Path | None = None,
     limit: int | None = None,
     *,
-    failed: bool = False,
     ended: bool = False,
     hung: list[ServiceUnreachable] | None = None,
     tell: Callable[[str], None] = print_error,
@@ -38,15 +37,11 @@ def ask(
 
     Args:
         limit: number of splits of a stream, and of tasks at a coordinator.
-        failed: whether queries that failed, and do not run again, are among the streams.
-        ended: whether all queries that ended are.
+        ended: whether all queries that ended are among the streams; else those that failed, and do not run again.
         hung: receives the errors of services that exist and give no status; `tell` hears of them, too.
         tell: called with a line on each service or coordinator that does not answer.
 
-    Raises:
-        NoService: no service runs.
-        UnknownStream: no service has a stream of that name.
-        ServiceUnreachable: no service answers at the given address.
+    Raises NoService, UnknownStream; ServiceUnreachable, if all services are silent, or the one at `connect` is.
     """
     from lowmark.integration.coordinator.access import Caller
     from lowmark.integration.coordinator.ask import ask_status
@@ -58,7 +53,7 @@ def ask(
     for address in [connect] if connect is not None else sockets.find_addresses():
         try:
             with closing(Client(address)) as client:
-                services.append((address, client.status(StatusRequest(limit=limit, ended=ended or failed))))
+                services.append((address, client.status(StatusRequest(limit=limit))))
         except ServiceUnreachable as other:
             if connect is not None:
                 raise
@@ -75,18 +70,13 @@ def ask(
         tell(why)
     if hung is not None:
         hung += silent.values()
-    if failed:
+    if not ended:
         services = _running_or_failed(services)
     return (services, coordinators) if name is None else _only(name, services, coordinators)
 
 
 def ask_coordinator(caller: Caller, name: str | None, connect: str | None, limit: int | None) -> StatusAnswer:
-    """Ask a coordinator; with a name, only for the sources of that name.
-
-    Raises:
-        CoordinatorUnreachable: no answer came, or the caller has no access.
-        UnknownStream: the coordinator has no source of that name.
-    """
+    """Ask a coordinator; with a name, only for sources of that name. Raises CoordinatorUnreachable, UnknownStream."""
     from lowmark.integration.coordinator.ask import ask_status
 
     from .show_coordinator import only

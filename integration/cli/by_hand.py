@@ -5,9 +5,8 @@ Only the service's own socket takes such a request, in a folder that only its us
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 import typer
@@ -18,11 +17,6 @@ from lowmark.watermark import duration_us
 
 from .asking import ask
 from .common import Connect, Debug, Json
-
-if TYPE_CHECKING:
-    from lowmark.integration.transport.driver_rpc import Client, MarkRequest
-
-Said = TypeVar("Said")
 
 _Stream = Annotated[str, typer.Argument(help="The stream's name.")]
 _Splits = Annotated[list[str], typer.Argument(help="Names of splits, as `lowmark status` shows them.")]
@@ -45,12 +39,10 @@ def idle(
     Rows that the split sends below the low watermark are late. The mark is written with the offset of the next
     batch, outlives restarts and kills, and ends by itself, or with `lowmark active`.
     """
-    from lowmark.integration.transport.driver_rpc import MarkRequest
-
     if (how_long is None) is not until_it_speaks:
         raise typer.BadParameter("pass either --for or --until-it-speaks, so that the mark ends by itself.")
     for_us = None if how_long is None else duration_us(how_long, what="--for")
-    _mark(MarkRequest(name, splits, user(), idle=True, for_us=for_us), connect, as_json=as_json)
+    _mark(name, splits, connect, idle=True, for_us=for_us, as_json=as_json)
 
 
 def active(
@@ -62,9 +54,7 @@ def active(
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:
     """Take `lowmark idle` back: the low watermark waits for the splits again."""
-    from lowmark.integration.transport.driver_rpc import MarkRequest
-
-    _mark(MarkRequest(name, splits, user(), idle=False), connect, as_json=as_json)
+    _mark(name, splits, connect, idle=False, for_us=None, as_json=as_json)
 
 
 def set_(
@@ -84,12 +74,14 @@ def set_(
     A smaller delay drops rows for good, and the code still says another one: change the code, too. For a larger delay
     the low watermark stands until event time has caught up. After the next start the code counts.
     """
-    from lowmark.integration.transport.driver_rpc import SetRequest
+    from lowmark.integration.transport.driver_rpc import Client, SetRequest
 
     if code is (delay is not None or idleness is not None):
         raise typer.BadParameter("pass --delay, --idleness or both; or --code alone, which takes them back.")
     request = SetRequest.of(name, delay=delay, idleness=idleness, code=code)
-    address, said = _at_service(name, connect, lambda client: client.set(request))
+    address = _service_with(name, connect)
+    with closing(Client(address)) as client:
+        said = client.set(request)
     if as_json:
         queries = [msgspec.structs.asdict(each) for each in said]
         print_json({"address": address, "stream": name, "queries": queries})
@@ -99,25 +91,27 @@ def set_(
         print_lines(f"lowmark: from the next batch on {now} (query {each.query})")
 
 
-def _mark(request: MarkRequest, connect: str | None, *, as_json: bool) -> None:
-    address, said = _at_service(request.stream, connect, lambda client: client.mark(request))
+def _mark(name: str, splits: list[str], connect: str | None, *, idle: bool, for_us: int | None, as_json: bool) -> None:
+    from lowmark.integration.transport.driver_rpc import Client, MarkRequest
+
+    address = _service_with(name, connect)
+    with closing(Client(address)) as client:
+        said = client.mark(MarkRequest(name, splits, user(), idle, for_us))
     if as_json:
         marked = [msgspec.structs.asdict(each) for each in said]
-        print_json({"address": address, "stream": request.stream, "marked": marked})
+        print_json({"address": address, "stream": name, "marked": marked})
         return
     for each in said:
         now = "takes part again" if each.why is None else f"is {each.why}"
         print_lines(f"lowmark: from the next batch on split {each.split} {now} (query {each.query})")
 
 
-def _at_service(stream: str, connect: str | None, say: Callable[[Client], list[Said]]) -> tuple[str, list[Said]]:
-    """Tell the only service that has the stream, and return its address and answer.
+def _service_with(stream: str, connect: str | None) -> str:
+    """Return the address of the only service that has the stream.
 
     Raises:
         ByHandRefused: no service or several have the stream, or the service refuses. Others: see `ask`.
     """
-    from lowmark.integration.transport.driver_rpc import Client
-
     services, _ = ask(stream, connect, limit=0, ended=True)
     if not services:
         raise ByHandRefused(
@@ -128,5 +122,4 @@ def _at_service(stream: str, connect: str | None, say: Callable[[Client], list[S
     if len(addresses) > 1:
         fact = f"{len(addresses)} services have a stream of that name: {', '.join(addresses)}"
         raise ByHandRefused(stream, fact, "pass --connect with one of them.")
-    with closing(Client(addresses[0])) as client:
-        return addresses[0], say(client)
+    return addresses[0]

@@ -21,7 +21,6 @@ from .common import NOTHING, Debug, Json, Terminated, until_ended
 
 if TYPE_CHECKING:
     from lowmark.integration.demo.feed import Feed
-    from lowmark.integration.demo.result import DemoResult
     from lowmark.sources.generator import StreamScript
 
 Seed = Annotated[int, typer.Option(help="Chooses the rows, and who is behind, silent or stray.")]
@@ -91,29 +90,14 @@ def compare(
         typer.Exit: lowmark dropped a row.
         LowmarkError: it could not be run.
     """
-    from lowmark.integration.demo.comparison import run_demo
+    from lowmark.integration.demo.comparison import both_queries
     from lowmark.integration.demo.feed import demo_script, yesterday_noon_us
     from lowmark.integration.demo.view import DemoBars, show
+    from lowmark.integration.driver.service import LowWatermarkService
     from lowmark.integration.spark.session import local_session
 
     script = demo_script(seed, start_us=yesterday_noon_us(dt.datetime.now(dt.timezone.utc)))
-    errors = EscapingConsole(stderr=True)
-    bars = DemoBars(errors)
-
-    def announce(port: int) -> None:
-        # Printed through the console of the bars, so the line appears above them.
-        errors.print(f"lowmark: metrics at http://127.0.0.1:{port}/metrics", highlight=False, soft_wrap=True)
-
-    def tell(result: DemoResult) -> None:
-        bars.stop()
-        if as_json:
-            print_json(result.to_json())
-        else:
-            show(result, EscapingConsole())
-        sys.stdout.flush()
-        if keep:
-            _keep(keep)
-
+    bars = DemoBars(EscapingConsole(stderr=True))
     # A filter of the root logger applies only to its direct records: here py4j's traceback of an interrupted call.
     logging.getLogger().addFilter(lambda record: "KeyboardInterrupt while sending command" not in record.getMessage())
     with (
@@ -121,10 +105,21 @@ def compare(
         bars,
         feed_of(script, seed) as feed,
         local_session("lowmark demo", settings=settings, quiet=not debug) as (spark, folder),
+        LowWatermarkService(spark, metrics_port=metrics_port) as service,
     ):
-        result = run_demo(
-            spark, folder, feed, watch=bars.watch, metrics_port=metrics_port, serving=announce, linger=tell
-        )
+        if service.metrics_port is not None:
+            at = f"http://127.0.0.1:{service.metrics_port}/metrics"
+            # Printed through the console of the bars, so the line appears above them.
+            bars.console.print(f"lowmark: metrics at {at}", highlight=False, soft_wrap=True)
+        with both_queries(spark, service, folder, feed, watch=bars.watch) as result:
+            bars.stop()
+            if as_json:
+                print_json(result.to_json())
+            else:
+                show(result, EscapingConsole())
+            sys.stdout.flush()
+            if keep:
+                _keep(keep)
     if result.lowmark.total.rows_dropped:
         raise typer.Exit(NOTHING)
 

@@ -61,40 +61,39 @@ class RunJson(msgspec.Struct, kw_only=True):
     rises: list[tuple[int, int]]
 
 
-def status_type() -> type:
-    """The type of the whole object, for `msgspec.convert`."""
-    hints = get_type_hints(StreamStatus)
-    stream = msgspec.defstruct(
-        "StreamJson",
-        [
-            ("query", str | None),
-            *((field.name, hints[field.name]) for field in fields(StreamStatus)),
-            ("run", RunJson),
-            ("verdict", str),
-            ("splits_not_shown", int),
-        ],
-        namespace={"__doc__": f"A stream in a query. {StreamStatus.__doc__}"},
-        kw_only=True,
-    )
-    service = msgspec.defstruct(
-        "ServiceJson",
-        [("address", str), ("application", str), ("pid", int), ("streams", list[stream])],  # type: ignore[valid-type]
-        namespace={"__doc__": "A service: one LowWatermarkService in a driver."},
-        kw_only=True,
-    )
-    return msgspec.defstruct(
-        "StatusJson",
-        [
-            ("services", list[service]),  # type: ignore[valid-type]
-            ("coordinators", list[dict[str, Any]]),
-            ("error", str | msgspec.UnsetType, msgspec.UNSET),
-        ],
-        namespace={"__doc__": "What `lowmark status --json` prints; `error` only where something went wrong."},
-        kw_only=True,
-    )
+_STREAM_TYPES = get_type_hints(StreamStatus)
+StreamJson: Any = msgspec.defstruct(
+    "StreamJson",
+    [
+        ("query", str | None),
+        *((field.name, _STREAM_TYPES[field.name]) for field in fields(StreamStatus)),
+        ("run", RunJson),
+        ("verdict", str),
+        ("splits_not_shown", int),
+    ],
+    namespace={"__doc__": f"A stream in a query. {StreamStatus.__doc__}"},
+    kw_only=True,
+)
+
+
+class ServiceJson(msgspec.Struct, kw_only=True):
+    """A service: one LowWatermarkService in a driver."""
+
+    address: str
+    application: str
+    pid: int
+    streams: list[StreamJson]
+
+
+class StatusJson(msgspec.Struct, kw_only=True):
+    """What `lowmark status --json` prints; `error` only where something went wrong."""
+
+    services: list[ServiceJson]
+    coordinators: list[dict[str, Any]]
+    error: str | msgspec.UnsetType = msgspec.UNSET
 
 
 def status_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of `lowmark status --json`."""
-    schema = msgspec.json.schema(status_type())
+    schema = msgspec.json.schema(StatusJson)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -51,7 +51,7 @@ def status(
 
         def shown(fitting: int) -> Iterator[RenderableType]:
             said: list[str] = []
-            found, _ = ask(name, connect, token_file, fitting, failed=True, tell=said.append)
+            found, _ = ask(name, connect, token_file, fitting, tell=said.append)
             yield from (Text(printable(each), style="bold red") for each in said)
             yield from _parts(found)
 
@@ -72,7 +72,7 @@ def status(
         else:
             show_coordinator(coordinator, answer, console, now_us=time.time_ns() // 1_000)
         return
-    replies, coordinators = ask(name, connect, token_file, most, failed=True)
+    replies, coordinators = ask(name, connect, token_file, most)
     if as_json:
         services = [
             {**_about(address, reply), "streams": [stream_json(stream) for stream in reply.streams]}
@@ -128,7 +128,7 @@ def explain(
             texts = [each["explanation"] for each in (*said["sources"], *said["groups"])]
             print_lines("\n\n".join(texts) if texts else "no task is registered")
         return
-    replies, coordinators = ask(name, connect, token_file, SHOWN, failed=True)
+    replies, coordinators = ask(name, connect, token_file, SHOWN)
     if as_json:
         told = [
             {**_about(address, reply), "query": stream["query"], "stream": stream["name"], "explanation": text}

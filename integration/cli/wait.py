@@ -171,8 +171,7 @@ def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer
 def _of_coordinator(caller: Caller, name: str | None, job: str | None, past_us: int) -> _Answer:
     """Look at the sinks of all queries that a coordinator knows, also of queries that are away.
 
-    Raises:
-        UnknownStream: no query of that job is registered for the stream. Others: see `ask_coordinator`.
+    Raises as `ask_coordinator`, and UnknownStream if no query of that job is registered for the stream.
     """
     from .show_coordinator import sink_in_words
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowmark.integration.driver.service import LowWatermarkService
 from lowmark.integration.errors import DemoImpossible
 from lowmark.integration.spark.progress import Progress
 from lowmark.watermark import SplitState, StreamStatus, WatermarkStrategy, duration_us
@@ -26,6 +26,7 @@ from .feed import MINUTE_US, SHUFFLE_US, STREAM, Feed
 from .result import DemoResult, LaneResult, SplitResult
 
 if TYPE_CHECKING:
+    from lowmark.integration.driver.service import LowWatermarkService
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -154,56 +155,42 @@ class Lane:
 Watch = Callable[[Sequence[Lane]], None]
 
 
-def run_demo(
-    spark: SparkSession,
-    folder: Path,
-    feed: Feed,
-    *,
-    watch: Watch,
-    metrics_port: int | None,
-    serving: Callable[[int], None],
-    linger: Callable[[DemoResult], None],
-) -> DemoResult:
-    """Run both queries over the same rows, at the same time, and count.
+@contextmanager
+def both_queries(
+    spark: SparkSession, service: LowWatermarkService, folder: Path, feed: Feed, *, watch: Watch
+) -> Iterator[DemoResult]:
+    """Run both queries over the same rows, at the same time, and count; both run on until the block ends.
 
     Args:
         spark: a session; its `numRecentProgressUpdates` is raised.
         folder: for the checkpoints; empty.
-        watch: called ten times a second while the queries run.
-        serving: called with the port of the metrics before the first batch, where there are metrics.
-        linger: called with the result, before queries and service are stopped.
+        watch: called ten times a second while the queries have rows to take.
 
     Raises:
         DemoImpossible: a query failed.
     """
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(_BOUND).with_idleness(_IDLENESS)
-    truth = _true_windows(feed)
-    with LowWatermarkService(spark, metrics_port=metrics_port) as service:
-        native = Lane(NATIVE, feed, folder / NATIVE)
-        lowmark = Lane(LOWMARK, feed, folder / LOWMARK, ask=lambda: service.status(STREAM))
-        lanes = (native, lowmark)
-        try:
-            if service.metrics_port is not None:
-                serving(service.metrics_port)
-            native.start(native.observed(feed.read(spark)).withWatermark("event_time", _BOUND))
-            events = service.wrap(
-                lowmark.observed(feed.read(spark)),
-                name=STREAM,
-                event_time="event_time",
-                split=feed.split,
-                strategy=strategy,
-                splits=feed.splits(),
-            )
-            lowmark.start(events)
-            _await_rows(lanes, watch)
-            _await_end(lanes, feed, watch)
-            result = _result(spark, lanes, truth)
-            linger(result)
-            return result
-        finally:
-            feed.abandon()
-            _stop(lanes, service)
+    native = Lane(NATIVE, feed, folder / NATIVE)
+    lowmark = Lane(LOWMARK, feed, folder / LOWMARK, ask=lambda: service.status(STREAM))
+    lanes = (native, lowmark)
+    try:
+        native.start(native.observed(feed.read(spark)).withWatermark("event_time", _BOUND))
+        events = service.wrap(
+            lowmark.observed(feed.read(spark)),
+            name=STREAM,
+            event_time="event_time",
+            split=feed.split,
+            strategy=strategy,
+            splits=feed.splits(),
+        )
+        lowmark.start(events)
+        _await_rows(lanes, watch)
+        _await_end(lanes, feed, watch)
+        yield _result(spark, lanes)
+    finally:
+        feed.abandon()
+        _stop(lanes, service)
 
 
 def _stop(lanes: Sequence[Lane], service: LowWatermarkService) -> None:
@@ -247,9 +234,10 @@ def _drain(lanes: Sequence[Lane]) -> None:
         lane.query.processAllAvailable()
 
 
-def _result(spark: SparkSession, lanes: Sequence[Lane], truth: Counter[Window]) -> DemoResult:
+def _result(spark: SparkSession, lanes: Sequence[Lane]) -> DemoResult:
     native, lowmark = lanes
     feed = lowmark.feed
+    truth = _true_windows(feed)
     assert lowmark.status is not None, "every batch asks for it"
     result = DemoResult(
         script=feed.script,

@@ -1,4 +1,4 @@
-"""The demo's stream, and where its rows come from: made by Spark's own tasks, or by whoever else feeds it.
+"""The demo's stream, and where its rows come from: made by Spark's own tasks, or written to another system.
 
 Event times are those of yesterday, 12:00 to 13:00 UTC, because the future guard goes by the clock.
 """
@@ -6,10 +6,14 @@ Event times are those of yesterday, 12:00 to 13:00 UTC, because the future guard
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from lowmark.integration.errors import DemoImpossible
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
 from lowmark.sources.planning.options import PlanOptions
 
@@ -24,6 +28,7 @@ _DAY_US = 24 * 60 * MINUTE_US
 _TICK_US = 10_000_000
 _TICKS = 360
 _BEHIND_US = 10 * MINUTE_US
+_QUERIES = 2
 
 
 def yesterday_noon_us(now: dt.datetime) -> int:
@@ -59,38 +64,43 @@ def demo_script(seed: int, *, start_us: int) -> StreamScript:
     return StreamScript(tuple(splits), start_us=start_us, ticks=_TICKS, tick_us=_TICK_US, shuffle_us=SHUFFLE_US)
 
 
-class Feed(Protocol):
-    """Where the demo's rows come from. `split` names the column that tells a row's split."""
+class Feed(ABC):
+    """Where the demo's rows come from.
 
-    script: StreamScript
-    seed: int
+    Attributes:
+        split: the column that tells a row's split.
+        batches: number of batches with rows; the queries make more.
+    """
+
     split: str
-    batches: int  # with rows; the queries make more
-
-    def read(self, spark: SparkSession) -> DataFrame:
-        """Open the stream: one DataFrame per call, with `split` and event_time."""
-
-    def splits(self) -> Sequence[object] | None:
-        """The ids of all splits where the service has to be told them."""
-
-    def name(self, value: object) -> str:
-        """The split's name in the script, from its value in the column or its name in a status."""
-
-    def next(self) -> None:
-        """Called by each query in a batch; returns when the next batch's rows are there, or raises DemoImpossible."""
-
-    def abandon(self) -> None:
-        """Let go of a query that waits in `next`: the other one has failed."""
-
-
-class GeneratorFeed:
-    """The embedded source: rows are made in Spark's own tasks, no server is needed."""
-
-    split = "split"
 
     def __init__(self, script: StreamScript, seed: int) -> None:
         self.script, self.seed = script, seed
         self.batches = -(-script.end // TICKS_PER_BATCH)
+
+    @abstractmethod
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Open the stream: one DataFrame per call, with `split` and event_time."""
+
+    @abstractmethod
+    def splits(self) -> Sequence[object] | None:
+        """The ids of all splits where the service has to be told them."""
+
+    @abstractmethod
+    def name(self, value: object) -> str:
+        """The split's name in the script, from its value in the column or its name in a status."""
+
+    def next(self) -> None:  # noqa: B027  # rows that Spark makes are always there
+        """Called by each query in a batch; returns when the next batch's rows are there, or raises DemoImpossible."""
+
+    def abandon(self) -> None:  # noqa: B027  # nobody waits for them
+        """Let go of a query that waits in `next`: the other one has failed."""
+
+
+class GeneratorFeed(Feed):
+    """The embedded source: rows are made in Spark's own tasks, no server is needed."""
+
+    split = "split"
 
     def read(self, spark: SparkSession) -> DataFrame:
         from lowmark.sources.spark import Binding, load
@@ -104,8 +114,53 @@ class GeneratorFeed:
     def name(self, value: object) -> str:
         return str(value)
 
+
+class SteppedFeed(Feed):
+    """Rows that are written to another system in step with the queries.
+
+    While both queries run batch n, the rows of batch n + 1 are written. So Spark cuts the batches exactly as with the
+    embedded source, and the figures are the same.
+    """
+
+    def __init__(self, script: StreamScript, seed: int) -> None:
+        super().__init__(script, seed)
+        self._written = 0  # batches
+        self._step = threading.Barrier(_QUERIES, action=self.write_next)
+        self._failed: DemoImpossible | None = None
+
+    @abstractmethod
+    def write(self, batch: Sequence[Sequence[str]]) -> None:
+        """Write a batch's rows, given by the number of their split; they are there when this returns."""
+
+    def write_next(self) -> None:
+        start, end = self._written * TICKS_PER_BATCH, (self._written + 1) * TICKS_PER_BATCH
+        batch = []
+        for split in self.script.splits:
+            times_us = self.script.times_us(split.name, start, end, seed=self.seed).tolist()
+            first = self.script.count_rows(split.name, 0, start)
+            batch.append([json.dumps({"number": n, "event_time_us": us}) for n, us in enumerate(times_us, first)])
+        try:
+            self.write(batch)
+        except DemoImpossible as failed:
+            self._failed = failed
+            raise
+        self._written += 1
+
+    def rows(self, records: DataFrame, column: str) -> DataFrame:
+        """Return the rows that were written, from the column with their texts; times of the system are not used."""
+        from pyspark.sql import functions as F
+
+        row = F.from_json(F.col(column).cast("string"), "struct<number:bigint,event_time_us:bigint>").alias("row")
+        time = F.timestamp_micros("row.event_time_us").alias("event_time")
+        return records.select(self.split, row).select(self.split, "row.number", time)
+
     def next(self) -> None:
-        """The rows are always there."""
+        try:
+            self._step.wait()  # until both queries run the same batch
+        except threading.BrokenBarrierError:
+            if self._failed is None:
+                raise
+            raise self._failed from None  # the other query's thread wrote, and met the error
 
     def abandon(self) -> None:
-        """Nobody waits."""
+        self._step.abort()

@@ -1,25 +1,18 @@
-"""The demo's rows on a real Kafka broker: one partition per split, read by Spark's own connector.
-
-Rows are produced in step with the queries: while both run batch n, the rows of batch n + 1 are produced. So Spark cuts
-the batches exactly as with the embedded source, and the figures are the same.
-"""
+"""The demo's rows on a real Kafka broker: one partition per split, read by Spark's own connector."""
 
 from __future__ import annotations
 
-import json
-import threading
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from lowmark.integration.console import print_error
 from lowmark.integration.errors import DemoImpossible, ExtraMissing
 from lowmark.sources.generator import StreamScript
 
-from .feed import TICKS_PER_BATCH
+from .feed import SteppedFeed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,36 +20,27 @@ if TYPE_CHECKING:
 
 _ANSWER_SECONDS = 10.0
 _FLUSH_SECONDS = 60.0
-_LANES = 2
 # A consumer of Spark's asks where a partition ends before each batch, over the connection on which its fetch waits for
 # new rows: half a second by default, which is what a batch would take.
 _FETCH_WAIT_MS = 20
-# Event times are in the records' values; the records' own timestamps are not used.
-_VALUE = "struct<number:bigint,event_time_us:bigint>"
 
 
-class KafkaFeed:
+class KafkaFeed(SteppedFeed):
     """Creates a topic, fills it batch by batch, and reads it. Use as a context manager around the queries.
 
     Args:
         bootstrap: a broker, HOST:PORT.
         topic: a name that does not exist yet and is kept; None: a new one, deleted at the end.
 
-    Raises:
-        ExtraMissing: confluent-kafka is missing.
-        DemoImpossible: the broker does not answer, or it refuses the topic.
+    Raises ExtraMissing; DemoImpossible, if the broker does not answer, or refuses the topic.
     """
 
     split = "partition"
 
     def __init__(self, script: StreamScript, seed: int, *, bootstrap: str, topic: str | None = None) -> None:
-        self.script, self.seed = script, seed
-        self.batches = -(-script.end // TICKS_PER_BATCH)
+        super().__init__(script, seed)
         self._bootstrap, self._keep = bootstrap, topic is not None
         self._topic = f"lowmark-demo-{uuid.uuid4().hex[:8]}" if topic is None else topic
-        self._produced = 0  # batches
-        self._step = threading.Barrier(_LANES, action=self._produce)
-        self._failed: DemoImpossible | None = None
         try:
             from confluent_kafka import Producer
             from confluent_kafka.admin import AdminClient
@@ -70,7 +54,7 @@ class KafkaFeed:
     def __enter__(self) -> Self:
         self._create_topic()
         try:
-            self._produce()
+            self.write_next()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -89,36 +73,19 @@ class KafkaFeed:
             )
 
     def read(self, spark: SparkSession) -> DataFrame:
-        from pyspark.sql import functions as F
-
         options = {
             "kafka.bootstrap.servers": self._bootstrap,
             "subscribe": self._topic,
             "startingOffsets": "earliest",
             "kafka.fetch.max.wait.ms": str(_FETCH_WAIT_MS),
         }
-        value = F.from_json(F.col("value").cast("string"), _VALUE)
-        records = spark.readStream.format("kafka").options(**options).load().select("partition", value.alias("row"))
-        return records.select(
-            "partition", F.col("row.number"), F.timestamp_micros("row.event_time_us").alias("event_time")
-        )
+        return self.rows(spark.readStream.format("kafka").options(**options).load(), "value")
 
     def splits(self) -> Sequence[object] | None:
         return None  # Kafka's offsets name them
 
     def name(self, value: object) -> str:
         return self.script.splits[int(str(value))].name
-
-    def next(self) -> None:
-        try:
-            self._step.wait()  # until both queries run the same batch
-        except threading.BrokenBarrierError:
-            if self._failed is None:
-                raise
-            raise self._failed from None  # the other query's thread produced, and met the error
-
-    def abandon(self) -> None:
-        self._step.abort()
 
     def _create_topic(self) -> None:
         from confluent_kafka import KafkaError, KafkaException
@@ -151,27 +118,20 @@ class KafkaFeed:
                 "look at the broker's log, and delete the topic if it is there.",
             ) from silent
 
-    def _produce(self) -> None:
-        """Produce the next batch's rows; they are in the topic when this returns."""
-        start, end = self._produced * TICKS_PER_BATCH, (self._produced + 1) * TICKS_PER_BATCH
+    def write(self, batch: Sequence[Sequence[str]]) -> None:
         refused: list[str] = []
 
         def delivered(error: object, _message: object) -> None:
             if error is not None:
                 refused.append(str(error))
 
-        for partition, split in enumerate(self.script.splits):
-            times_us = self.script.times_us(split.name, start, end, seed=self.seed)
-            numbers = np.arange(len(times_us)) + self.script.count_rows(split.name, 0, start)
-            for number, time_us in zip(numbers.tolist(), times_us.tolist(), strict=True):
-                value = json.dumps({"number": number, "event_time_us": time_us})
-                self._producer.produce(self._topic, value, partition=partition, on_delivery=delivered)
+        for partition, rows in enumerate(batch):
+            for row in rows:
+                self._producer.produce(self._topic, row, partition=partition, on_delivery=delivered)
             self._producer.poll(0)
         left = self._producer.flush(_FLUSH_SECONDS)
         if left or refused:
             why = refused[0] if refused else "no answer"
-            self._failed = DemoImpossible(
+            raise DemoImpossible(
                 f"{left + len(refused)} rows did not reach topic {self._topic}: {why}", "look at the broker's log."
             )
-            raise self._failed
-        self._produced += 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 from lowmark.integration.console import one_below_the_other
 from lowmark.watermark.moment import datetime_of
@@ -18,14 +16,11 @@ from rich.text import Text
 from .comparison import LOWMARK, NATIVE, Lane
 from .result import DemoResult, LaneResult, SplitResult, described
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 TITLES = {NATIVE: "native Spark", LOWMARK: "lowmark"}
 _ANY_WIDTH = 1_000  # more than the table takes
 
 
-class DemoBars:
+class DemoBars(Progress):
     """A bar per query, with the watermark it has reached. Nothing is drawn where stderr is no terminal."""
 
     def __init__(self, console: Console) -> None:
@@ -36,30 +31,18 @@ class DemoBars:
             TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
         )
-        self._bars = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-        self._setup = self._bars.add_task("starting Spark", total=None, note="")
-        self._tasks = {
-            name: self._bars.add_task(f"{title:12}", total=None, note="", visible=False)
-            for name, title in TITLES.items()
+        super().__init__(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self._setup = self.add_task("starting Spark", total=None, note="")
+        self._queries = {
+            name: self.add_task(f"{title:12}", total=None, note="", visible=False) for name, title in TITLES.items()
         }
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Take the bars away; may be called more than once."""
-        self._bars.stop()
 
     def watch(self, lanes: Sequence[Lane]) -> None:
         """Show how far the queries are."""
-        self._bars.update(self._setup, visible=False)
+        self.update(self._setup, visible=False)
         for lane in lanes:
-            self._bars.update(
-                self._tasks[lane.name],
+            self.update(
+                self._queries[lane.name],
                 visible=True,
                 total=lane.feed.batches,
                 completed=min(lane.batches, lane.feed.batches),
@@ -90,11 +73,11 @@ def show(result: DemoResult, console: Console) -> None:
     for split in result.script.splits:
         mine, theirs, what = lowmark.splits[split.name], native.splits[split.name], described(result.script, split)
         style = "dim" if what == "regular" else ""
-        rows.append((split.name, Text(what, style), _count(mine.rows_in), *_fate(theirs), *_fate(mine)))
+        rows.append((split.name, Text(what, style), f"{mine.rows_in:,}", *_fate(theirs), *_fate(mine)))
     ends = [_clock(lane.watermark_us, start_us) for lane in (native, lowmark)]
     rows += [
-        ("rows", "in windows", _count(lowmark.total.rows_in), *_fate(native.total), *_fate(lowmark.total)),
-        ("windows", "emitted", "", _count(native.windows), "", _count(lowmark.windows), ""),
+        ("rows", "in windows", f"{lowmark.total.rows_in:,}", *_fate(native.total), *_fate(lowmark.total)),
+        ("windows", "emitted", "", f"{native.windows:,}", "", f"{lowmark.windows:,}", ""),
         ("", "wrong or missing", "", *_wrong(native), *_wrong(lowmark)),
         ("watermark", "in the end", "", ends[0], "", ends[1], ""),
         ("", "held there by", "", native.holder or "nobody", "", lowmark.holder or "nobody", ""),
@@ -117,7 +100,7 @@ def _sentence(result: DemoResult) -> Text:
     share = 100 * native.rows_dropped / native.rows_in
     if lowmark.rows_dropped:
         return Text(
-            f"lowmark lost {_count(lowmark.rows_dropped)} rows, which it must not: please report it with the seed.",
+            f"lowmark lost {lowmark.rows_dropped:,} rows, which it must not: please report it with the seed.",
             style="bold red",
         )
     return Text.assemble(
@@ -128,16 +111,12 @@ def _sentence(result: DemoResult) -> Text:
 
 def _fate(split: SplitResult) -> tuple[str, Text]:
     lost = split.rows_dropped
-    return _count(split.rows_in_windows), Text(_count(lost), style="red") if lost else Text("0", style="green")
+    return f"{split.rows_in_windows:,}", Text(f"{lost:,}", style="red" if lost else "green")
 
 
 def _wrong(lane: LaneResult) -> tuple[str, Text]:
     wrong = lane.windows_wrong + lane.windows_missing
-    return "", Text(_count(wrong), style="red" if wrong else "green")
-
-
-def _count(number: int) -> str:
-    return f"{number:,}"
+    return "", Text(f"{wrong:,}", style="red" if wrong else "green")
 
 
 def _clock(at_us: int, start_us: int) -> str:

@@ -100,7 +100,7 @@ class Answers:
         return PlannedReply()
 
     def status(self, request: StatusRequest) -> StatusReply:
-        wanted = partial(self._standing.shown, stream=request.stream, ended=request.ended, limit=request.limit)
+        wanted = partial(self._standing.shown, stream=request.stream, limit=request.limit)
         runs = self._on_loop(wanted, "give the status")
         return StatusReply(
             application=self._application,

@@ -67,18 +67,19 @@ class Standing:
         runs = (run for run in (*self._runs, *self._audits) if run.token not in without and not run.of_nobody)
         return [self._run_status(run, now_us, limit) for run in runs]
 
-    def shown(self, *, stream: str | None, ended: bool, limit: int | None) -> list[RunStatus]:
+    def shown(self, *, stream: str | None, limit: int | None) -> list[RunStatus]:
         """Return the runs to show to people, including queries of which only the planner has asked.
+
+        An ended run is among them if no newer run of the same query exists.
 
         Args:
             stream: name of a stream; None: all.
-            ended: include ended runs, if no newer run of the same query exists.
         """
         now_us = self._runs.clock.now_us()
         runs = [
             run
             for run in (*self._runs.known(), *self._waiting(now_us), *self._audits)
-            if stream in (None, run.stream.name) and (ended or not run.ended)
+            if stream in (None, run.stream.name)
         ]
         newest = {(run.stream.name, run.query): run for run in runs}
         runs = [run for run in runs if not run.ended or newest[run.stream.name, run.query] is run]

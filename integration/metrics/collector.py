@@ -33,7 +33,7 @@ from lowmark.integration.process.loop import LoopTimes
 from lowmark.integration.run_status import GAP_BOUNDS_SECONDS, RunStatus
 from lowmark.sources.kit.data_loss import LOSSES
 from lowmark.sources.metric_group import added_up
-from lowmark.watermark import SplitState, SplitStatus
+from lowmark.watermark import SplitStatus
 from lowmark.watermark.splits.status import behind, by_need
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -81,8 +81,8 @@ class _Past:
     """The remains of a query's ended runs. Values that are not added up are those of the run that ended last."""
 
     counts: dict[str, float] = field(default_factory=dict)  # as in `_counts`
-    # By name, as in `SPLIT_COUNTERS`. A split that comes back later begins anew: a restart for Prometheus, rightly.
-    splits: dict[str, list[float]] = field(default_factory=dict)
+    # By split and metric. A split that comes back later begins anew: a restart for Prometheus, rightly.
+    splits: dict[str, dict[str, float]] = field(default_factory=dict)
     losses: float = 0.0  # `data_losses` of the query's source
     failed: bool = False
     refused: bool = False
@@ -95,10 +95,10 @@ class _Past:
         self.losses += run.source_metrics.get(LOSSES, 0.0)
         self.failed, self.refused, self.last, self.query_id = run.failed, run.refused, run.token, run.query_id
 
-    def split_counts(self, name: str, split: SplitStatus) -> list[float]:
+    def split_counts(self, name: str, split: SplitStatus) -> dict[str, float]:
         """A split's counts over the ended runs and the current one."""
-        now = [metric.value(split) or 0.0 for metric in SPLIT_COUNTERS]
-        return [a + b for a, b in zip(self.splits.get(name, [0.0] * len(now)), now, strict=True)]
+        now = {metric.name: metric.value(split) or 0.0 for metric in SPLIT_COUNTERS}
+        return added_up([self.splits.get(name, {}), now])
 
 
 def _counts(run: RunStatus) -> dict[str, float]:
@@ -278,9 +278,9 @@ class StreamCollector(Collector):
                 split_labels = (*labels, _text(name))
                 _fill(gauges, SPLIT_GAUGES, split_labels, split, run.wall_ahead_us)
                 counts = past.split_counts(name, split)
-                for metric, count, counter in zip(SPLIT_COUNTERS, counts, counters, strict=True):
+                for metric, counter in zip(SPLIT_COUNTERS, counters, strict=True):
                     if metric.value(split) is not None:
-                        counter.add_metric(split_labels, count)
+                        counter.add_metric(split_labels, counts[metric.name])
         return [*gauges, *counters, hidden]
 
 
@@ -334,8 +334,8 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
         if (at := run.alignment) is not None:
             _fill(alignment, ALIGNMENT_GAUGES, (*labels, _text(at.group)), at, run.wall_ahead_us)
         _fill(families, GAUGES, labels, run, run.wall_ahead_us)
-        for state in SplitState:
-            states.add_metric((*labels, state.value), run.status.states.get(state.value, 0))
+        for state in STATES:
+            states.add_metric((*labels, state), run.status.states.get(state, 0))
         for clock in run.status.wrong_clocks:
             _fill(clocks, CLOCK_GAUGES, (*labels, _text(clock.split)), clock, run.wall_ahead_us)
         for split, why in run.status.by_hand[:_MAX_SPLITS_SHOWN]:

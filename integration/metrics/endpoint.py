@@ -12,9 +12,7 @@ from .collector import Service, StreamCollector
 class MetricsServer(HttpServer):
     """Answers every GET with the metrics, in Prometheus' or OpenMetrics' text format.
 
-    Raises:
-        MetricsUnavailable: it cannot listen there.
-        ServiceRefused: see `check_port`.
+    Raises MetricsUnavailable, ServiceRefused.
     """
 
     def __init__(self, service: Service, *, host: str = "127.0.0.1", port: int = 0) -> None:

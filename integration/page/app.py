@@ -37,12 +37,7 @@ _MOST_PARAMETER = 400  # characters
 
 
 class PageServer(HttpServer):
-    """Serves the page on 127.0.0.1; `address` is for a browser.
-
-    Raises:
-        PageUnavailable: it cannot listen there.
-        ServiceRefused: see `check_port`.
-    """
+    """Serves the page on 127.0.0.1; `address` is for a browser. Raises PageUnavailable, ServiceRefused."""
 
     def __init__(self, look: Look, *, port: int = 0) -> None:
         check_port("page_port", port)

@@ -24,8 +24,7 @@ It is called from threads, one at a time. It may raise: the page then shows the 
 def all_services(request: StatusRequest, address: str | None) -> dict[str, StatusReply | str]:
     """Ask the service at an address; None: all services of this user, found anew as by `lowmark status`.
 
-    Raises:
-        SocketsRefused: other users may enter the folder of the sockets.
+    Raises SocketsRefused.
     """
     if address is not None:
         return one_service(address, request)

@@ -30,7 +30,7 @@ _COPIED = (
 )  # fmt: skip
 _copied = itemgetter(*_COPIED)
 SPLIT_FIELDS = ("name", "shown", *_COPIED, "why", "passed_over", "native_late_rows")
-"""A split's list, in the order of `_row` and of `FIELDS` in `splits.js`; `shown` is None if it equals the name."""
+"""What each split's list holds, in the order of `_row`; `shown` is None if it equals the name."""
 
 _GONE = "gone"  # the service no longer answers
 _ORDER = ("failed", "stuck", _GONE, *(word for word in VERDICTS if word not in ("failed", "stuck")))
@@ -51,10 +51,11 @@ Row = list[Any]
 
 @dataclass
 class _Splits:
-    """The splits of one run, each with the version of its last change."""
+    """The splits of one run, each with the version of its last change, and the rises of the low watermark."""
 
     rows: dict[str, tuple[int, Row]] = field(default_factory=dict)
     gone: dict[str, int] = field(default_factory=dict)
+    rises: list[list[int]] = field(default_factory=list)
 
     def take(self, rows: Iterable[Row], version: int) -> None:
         seen = set()
@@ -83,7 +84,6 @@ class Picture:
         self._services: list[dict[str, Any]] = []
         self._runs: dict[str, dict[str, Any]] = {}
         self._splits: dict[str, _Splits] = {}
-        self._rises: dict[str, list[list[int]]] = {}  # of the streams in view
         self._silent: list[str] = []
         self._error: str | None = None
 
@@ -95,9 +95,9 @@ class Picture:
             run: the run in view; None or unknown: the run that needs attention most.
 
         Returns:
-            Among others: splits (the changed ones), gone (names), whole (these are all splits, forget others), rises
-            (of the last hour, as (when, low watermark), only with whole), silent (why single services give no status),
-            error (why the services could not be asked, or None).
+            Among others: splits (the changed ones, each as a list of `fields`), gone (names), whole (these are all
+            splits, forget others), rises (of the last hour, as (when, low watermark), only with whole), silent (why
+            single services give no status), error (why the services could not be asked, or None).
         """
         with self._lock:
             self._look_again(run)
@@ -113,7 +113,8 @@ class Picture:
                 "runs": list(self._runs.values()),
                 "selected": selected,
                 "whole": had is None,
-                "rises": self._rises.get(selected or "", []) if had is None else [],
+                "rises": splits.rises if had is None else [],
+                "fields": SPLIT_FIELDS,
                 "splits": [row for at, row in splits.rows.values() if had is None or at > had],
                 "gone": [name for name, at in splits.gone.items() if had is not None and at > had],
             }
@@ -148,7 +149,7 @@ class Picture:
 
     def _look_briefly(self, now: datetime) -> None:
         self._asked.clear()
-        answers = self._look(StatusRequest(limit=_BRIEFLY, ended=True), None)
+        answers = self._look(StatusRequest(limit=_BRIEFLY), None)
         replies = {address: answer for address, answer in answers.items() if not isinstance(answer, str)}
         self._silent = [_shown(answer, _MOST_SENTENCE) for answer in answers.values() if isinstance(answer, str)]
         self._services = [
@@ -160,7 +161,6 @@ class Picture:
         self._runs = {each["id"]: each for each in sorted(runs, key=_by_need)}
         for gone in self._splits.keys() - self._runs.keys():
             del self._splits[gone]
-            self._rises.pop(gone, None)
 
     def _left_behind(self, answered: Container[str], seen: Container[str]) -> list[dict[str, Any]]:
         """The last known runs of services that no longer answer, marked as gone: the newest losses, then by need."""
@@ -178,14 +178,14 @@ class Picture:
         self._asked.add((address, name))
         self._version += 1
         # One service is asked, because another may hang, or have a stream of the same name.
-        reply = self._look(StatusRequest(stream=name, ended=True), address).get(address)
+        reply = self._look(StatusRequest(stream=name), address).get(address)
         for stream in reply.streams if isinstance(reply, StatusReply) else []:
             if _id(stream) not in self._runs:  # an earlier run, or one that has begun since the summary
                 continue
             passed = frozenset(stream["passed_over"])
             rows = (_row(split, of, passed) for split, of in stream["splits"].items())
-            self._rises[_id(stream)] = stream["run"].pop("rises")
             splits = self._splits.setdefault(_id(stream), _Splits())
+            splits.rises = stream["run"].pop("rises")
             splits.take(rows, self._version)
             if len(splits.gone) > _MOST_GONE_SPLITS:  # forgetting names means that every browser must begin anew
                 splits.gone.clear()

@@ -91,11 +91,10 @@ class PlannedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Asks for the status of one stream, or of all of them."""
+    """Asks for the status of one stream, or of all of them, also in queries that ended, each with its newest run."""
 
     stream: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # splits of each stream, the neediest first; None: all
-    ended: bool = False  # include ended queries that the service remembers, each with its newest run
 
 
 class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -214,7 +214,7 @@ def test_a_query_that_fails_before_its_heartbeat_asks_is_shown_with_the_reason(
     assert "No setting of Spark's changes that, spark.python.authenticate.socketTimeout neither." in seen.status.why
     assert "start queries one after the other" in seen.status.why
     assert verdict(run_json(seen), datetime.now(timezone.utc)) == "failed"
-    [shown] = standing.shown(stream=None, ended=True, limit=0)
+    [shown] = standing.shown(stream=None, limit=0)
     said = json.loads(json.dumps(run_json(shown)))
     assert "the query failed: a Python process" in _because(said, "failed", datetime.now(timezone.utc))
 
@@ -315,7 +315,7 @@ def test_a_query_that_is_started_again_after_a_failed_start_is_not_shown_as_fail
     desks.events.take_event("terminated", terminated("no disk"))
     cast("Any", desks.runs.queries).running = [Query(run_id="r2", name="nightly")]
     answer_of(desks, HeartbeatRequest("s", "t", first=True))
-    [shown] = standing.shown(stream=None, ended=True, limit=0)
+    [shown] = standing.shown(stream=None, limit=0)
 
     assert (shown.query, shown.failed) == ("nightly", False)
 

@@ -205,7 +205,7 @@ class Driver:
 
     def look(self, request: StatusRequest, _: str | None) -> dict[str, StatusReply]:
         """Answer the page as `LowWatermarkService` does."""
-        shown = self.standing.shown(stream=request.stream, ended=request.ended, limit=request.limit)
+        shown = self.standing.shown(stream=request.stream, limit=request.limit)
         words = [in_words(run.status, run.others) for run in shown]
         return {"here": StatusReply("scale", 1, [run_json(run) for run in shown], words)}
 

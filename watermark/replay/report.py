@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from lowmark.watermark.duration import format_duration_us
 
-from .advice import Advice, advise
+from .advice import Advice
 from .profile import SplitProfile
 from .replay import Moment, Replay, Verdict
 
@@ -115,28 +115,15 @@ class AuditReport:
         }
 
 
-def report(
-    replay: Replay,
-    profiles: Sequence[SplitProfile],
-    *,
-    what: str,
-    order: str,
-    event_time: str,
-    complete: bool,
-    window_us: int | None,
-    idle_timeout_us: int,
-    appended: bool,
-    notes: Sequence[str] = (),
-) -> AuditReport:
-    """Make the report.
+def split_reports(replay: Replay, profiles: Sequence[SplitProfile], *, appended: bool) -> tuple[SplitReport, ...]:
+    """Report each split.
 
     Args:
-        idle_timeout_us: the silence after which a split is worth leaving out.
         appended: whether the times of writing are known; without them a split that is behind would look silent.
     """
     newest_us = max((each.written_us[1] for each in profiles if each.written_us is not None), default=None)
     behind, most_behind = _behind(replay.moments, len(profiles))
-    splits = tuple(
+    return tuple(
         SplitReport(
             name,
             profile,
@@ -146,28 +133,10 @@ def report(
         )
         for number, (name, profile) in enumerate(zip(replay.names, profiles, strict=True))
     )
-    smallest_us = replay.native.smallest_delay_us
-    return AuditReport(
-        what=what,
-        order=order,
-        event_time=event_time,
-        complete=complete,
-        window_us=window_us,
-        rows=replay.rows,
-        batches=replay.batches,
-        splits=splits,
-        native=_outcomes(replay.native, replay.names),
-        lowmark=_outcomes(replay.lowmark, replay.names),
-        smallest_delay_us=smallest_us,
-        smallest_kept_rows=replay.native.kept_at(smallest_us),
-        before_epoch_rows=replay.before_epoch_rows,
-        advice=advise({split.name: (split.profile, split.empty_for_us) for split in splits}, idle_timeout_us),
-        notes=tuple(notes),
-        moments=tuple(replay.moments),
-    )
 
 
-def _outcomes(verdict: Verdict, names: Sequence[str]) -> tuple[Outcome, ...]:
+def outcomes(verdict: Verdict, names: Sequence[str]) -> tuple[Outcome, ...]:
+    """Report each delay of one rule."""
     made = []
     for delay_us, dropped in zip(verdict.delays_us, verdict.dropped.tolist(), strict=True):
         splits = {name: rows for name, rows in zip(names, dropped, strict=True) if rows}

@@ -5,8 +5,6 @@ import { $, element, put } from "./elements.js";
 import { count, many, parsed, span, time } from "./format.js";
 import { profile, stretch, strips } from "./paint.js";
 
-// A split's list, as SPLIT_FIELDS (picture.py).
-const FIELDS = ["name", "shown", "state", "watermark_us", "backlog_rows", "rows", "last_report", "lagging", "late_reports", "pending_since", "why", "passed_over", "native_late_rows"];
 const STATES = ["pending", "active", "paused", "idle", "finished"];
 const RANK = new Map([["pending", 0], ["active", 1], ["paused", 1], ["idle", 2], ["finished", 3]]);
 const PAGE = 50;
@@ -26,8 +24,8 @@ export class Splits {
     for (const [id, event] of [["search", "input"], ["order", "change"]]) {
       $(id).addEventListener(event, () => this.restart());
     }
-    $("previous").addEventListener("click", () => this.turn(-PAGE));
-    $("following").addEventListener("click", () => this.turn(PAGE));
+    $("previous").addEventListener("click", () => this.turnTo(this.first - PAGE));
+    $("following").addEventListener("click", () => this.turnTo(this.first + PAGE));
     $("profile").addEventListener("click", (event) => {
       const at = Math.floor((event.offsetY / $("profile").clientHeight) * this.listed.length);
       this.turnTo(Math.floor(at / PAGE) * PAGE);
@@ -57,7 +55,7 @@ export class Splits {
     return { button, word };
   }
 
-  take({ whole, splits, gone }) {
+  take({ whole, fields, splits, gone }) {
     if (whole) {
       this.all = new Map();
       this.open = null;
@@ -66,7 +64,7 @@ export class Splits {
     }
     for (const name of gone) this.all.delete(name);
     for (const list of splits) {
-      const split = Object.fromEntries(FIELDS.map((field, at) => [field, list[at]]));
+      const split = Object.fromEntries(fields.map((field, at) => [field, list[at]]));
       const { name, shown, state, watermark_us } = split;
       this.all.set(name, { ...split, label: shown ?? name, rank: RANK.get(state), least: watermark_us ?? -Infinity });
     }
@@ -90,10 +88,6 @@ export class Splits {
       this.list();
       this.fill();
     }
-  }
-
-  turn(by) {
-    this.turnTo(this.first + by);
   }
 
   turnTo(first) {

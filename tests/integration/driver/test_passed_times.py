@@ -111,7 +111,7 @@ class Spark:
     def until_us(self) -> int | None:
         """The time until which the sinks are complete, which the service and the command line find alike."""
         until_us = passing.complete_until(self.desks.runs.known(), "orders", None)
-        shown = self.standing.shown(stream="orders", ended=True, limit=0)
+        shown = self.standing.shown(stream="orders", limit=0)
         assert until_us == least_us(run.complete_until_us for run in shown)
         return until_us
 
@@ -202,4 +202,4 @@ def test_a_query_that_has_another_name_since_it_failed_is_one_query() -> None:
     heartbeat = {"epoch": 1, "low_us": 9, "lowmark": "orders", "token": "r2", "state": "", "split": None}
     spark.take(again, report_of(0, [{"endOffset": heartbeat}], id="q1", runId="r2", name="another name"))
     assert spark.until_us() == 9
-    assert [run.query for run in spark.standing.shown(stream=None, ended=True, limit=0)] == ["another name"]
+    assert [run.query for run in spark.standing.shown(stream=None, limit=0)] == ["another name"]

@@ -421,12 +421,12 @@ def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -
     desks.runs.streams.add(stream_of({}))
     standing = Standing(desks.runs, Audits(desks.runs.clock))
     answers = Answers(lambda work, action: work(), desks, standing, "app-1", threading.Event())
-    assert answers.status(StatusRequest(ended=True)).streams == []
+    assert answers.status(StatusRequest()).streams == []
     said = "the batch that was planned before the restart is being read since 2026-01-01 12:00:00.000 UTC, 2 slices."
     for _ in range(2):
         plans.take(desks.runs, "s", "reader", Planned(0, {}, missing=said))
 
-    told = answers.status(StatusRequest(ended=True, limit=10))
+    told = answers.status(StatusRequest(limit=10))
     [stream] = told.streams
     assert (stream["name"], stream["query"], stream["why"]) == ("orders", None, f"no split is known yet: {said}")
     assert verdict(stream, datetime.now(timezone.utc)) == "waiting"
@@ -467,11 +467,10 @@ def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: p
     def told(**asked: Any) -> list[str]:
         return [names[stream["run"]["mark"]] for stream in answers.status(StatusRequest(**asked)).streams]
 
-    assert (told(ended=True), looked) == (["t3", "t4"], ["t3", "t4"])
-    assert told() == ["t4"]
+    assert (told(), looked) == (["t3", "t4"], ["t3", "t4"])
     [*_, run] = desks.runs
     run.ended = True
-    assert told(ended=True, stream="orders") == ["t3", "t4"]
+    assert told(stream="orders") == ["t3", "t4"]
     assert [each.token for each in standing.run_statuses(without={"t1"})] == ["t2", "t3", "t4"], "metrics count all"
 
 

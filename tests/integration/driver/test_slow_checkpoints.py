@@ -188,7 +188,7 @@ class Service:
         return self.answers.heartbeat(HeartbeatRequest("fast", "f", first=self.desks.runs.get("f") is None))
 
     def streams(self) -> list[str]:
-        return [run["name"] for run in self.answers.status(StatusRequest(ended=True)).streams]
+        return [run["name"] for run in self.answers.status(StatusRequest()).streams]
 
 
 @pytest.fixture

@@ -697,7 +697,7 @@ def test_of_splits_that_are_gone_nothing_is_kept() -> None:
     (past,) = collector._past.values()
 
     assert len(past.splits) == 301
-    assert past.splits["kept"][0] == 5, "rows of the five runs"
+    assert past.splits["kept"]["lowmark_split_rows"] == 5, "rows of the five runs"
 
 
 def test_of_very_many_splits_the_loop_is_asked_for_some_and_all_are_counted() -> None:
