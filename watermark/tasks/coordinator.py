@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lowmark.watermark.duration import format_duration_us
-from lowmark.watermark.errors import CorruptSnapshot, InvalidMessage, TaskNotAway, TooManyTasks
+from lowmark.watermark.errors import CorruptSnapshot, TaskNotAway, TooManyTasks
 from lowmark.watermark.protocol import (
     LeaseRenewed,
     NotifyNewLowWatermark,
@@ -153,8 +153,6 @@ class LowWatermarkCoordinator:
                 self._excuse(event)
             case Tick():
                 pass
-            case _:
-                raise InvalidMessage(type(event).__name__, "type", repr(event)[:80], "an event of this coordinator")
         effects += self._lose(now_us)
         effects += self._sources.look(now_us)
         effects += self._groups.announce(now_us, _ANNOUNCED_AT_ONCE if isinstance(event, Tick) else _ANNOUNCED_BESIDE)
