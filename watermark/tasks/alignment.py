@@ -254,13 +254,10 @@ class AlignmentGroup:
     @classmethod
     def restore(cls, data: Mapping[str, Any], mark: Mark) -> AlignmentGroup:
         group = cls(data["name"], mark)
-        group.params = None if data["params"] is None else AlignmentParams(**data["params"])
-        group.next_us, group.announced_us, group.version = data["next_us"], data["announced_us"], data["version"]
+        for name in ROW:
+            setattr(group, name, data[name])
         for saved in data["members"]:
-            member = Member(saved["throttled"], saved["floor_us"], low_us=saved["low_us"], low_at_us=saved["low_at_us"])
-            if saved["report"] is not None:
-                member.report = _Report(**saved["report"])
-            group._members[TaskId(**saved["task"])] = member
+            group._members[saved["task"]] = Member(*(saved[name] for name in Member.__match_args__))
         return group
 
     # -- how
