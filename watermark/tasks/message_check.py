@@ -13,9 +13,6 @@ from lowmark.watermark.protocol import (
     TaskRegistered,
 )
 
-MOST_LEASE_US = 7 * 86_400_000_000
-"""The longest lease: 7 days. A lost task must be given up some day, because it holds the other tasks."""
-
 MOST_TASKS = 200_000
 """The largest number of tasks of a coordinator, together with tasks that are away and sources without a task."""
 

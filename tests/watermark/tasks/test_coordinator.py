@@ -758,12 +758,6 @@ def test_a_task_that_never_registered_is_told_to(message: CoordinatorEvent) -> N
         world.handle(message)
 
 
-@pytest.mark.parametrize("settings", [{"interval_us": 0}, {"lease_us": -1}, {"quorum": 0.0}, {"quorum": 1.5}])
-def test_settings_out_of_range_are_refused(settings: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="expected a"):
-        Settings(**settings)
-
-
 # -- restart
 
 
@@ -946,8 +940,6 @@ def test_a_status_with_a_limit_shows_who_needs_attention_first_and_counts_all() 
     states = {"pending": 1, "active": 3, "paused": 0, "idle": 0, "finished": 0}
     assert [s.sources[0].states for s in (whole, few, none)] == [states] * 3
     assert len({(s.sources[0].why, s.sources[0].holder, s.groups[0].why) for s in (whole, few, none)}) == 1
-    with pytest.raises(ValueError, match="expected a limit of 0 or more, got -1"):
-        world.coordinator.status(world.now_us, limit=-1)
 
 
 def test_sources_begin_their_rounds_at_moments_of_their_own_and_missed_rounds_are_left_out() -> None:
