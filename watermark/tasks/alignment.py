@@ -49,8 +49,6 @@ from lowmark.watermark.strategy import AlignmentParams
 from .cap import Cap, CapAnnounced
 from .snapshot import Mark, fields_of, nobody_keeps, to_json
 
-_BY_PARTS = attrgetter("parts")
-
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
@@ -222,7 +220,8 @@ class AlignmentGroup:
             return []
         cap = self.cap()
         self.announced_us, self.version = cap.us, max(self.version + 1, now_us)
-        return [CapAnnounced(self.name, task, self.version, cap) for task in sorted(self._members, key=_BY_PARTS)]
+        members = sorted(self._members, key=attrgetter("parts"))
+        return [CapAnnounced(self.name, task, self.version, cap) for task in members]
 
     def status(self, limit: int | None = None) -> GroupStatus:
         """The status for people. O(n log n); with a limit, the members that need attention first, O(n)."""
