@@ -100,13 +100,13 @@ class ActionQueue:
                 self._clock.wait_until(self._condition, due_us)
             return not self._closed
 
-    def where(self) -> tuple[str, str] | None:
-        """Return the running action and its stack, the innermost call first; None if no action runs."""
+    def where(self) -> tuple[str, str]:
+        """Return the running action and its stack, the innermost call first; empty texts if no action runs."""
         for thread, action in list(self._running.items()):
             frame = sys._current_frames().get(thread)  # noqa: SLF001  # the only way to see another thread's stack
             calls = traceback.extract_stack(frame)[-_FRAMES_SHOWN:] if frame is not None else []
             return action, " < ".join(f"{call.name} ({Path(call.filename).name}:{call.lineno})" for call in calls[::-1])
-        return None
+        return "", ""
 
     @property
     def failed(self) -> BaseException | None:

@@ -2,8 +2,8 @@
 
     "LWMK"  version  size  crc32  zlib(body)        size and crc32 are of the body; integers are little-endian
     body:   kind of ids, low watermark, count, columns (ids, watermarks, states),
-            JSON (ids if names; names in the order of the ids, null for an unknown name, then split and name of others,
-            as earlier versions wrote all names; ancestry: child, parents, smallest watermark of removed parents;
+            JSON (ids if names; names in the order of the ids, null for an unknown name, then split and name of others;
+            ancestry: child, parents, smallest watermark of removed parents;
             split and bound; when the young stream began; the batch whose report was lost, and when the loss was
             known; for each bound in turn the number of rows from which it was found; only if a person left splits
             out: split, person, since when, and until when)

@@ -89,7 +89,6 @@ def test_a_hanging_action_is_shown_with_where_it_stands() -> None:
     done_on(queue)
     queue.close()
 
-    assert doing is not None
     assert doing[0] == "start the enumerator"
     assert "ask_the_broker (test_action_queue.py:" in doing[1]
 
