@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 from lowmark.watermark.duration import format_duration_us
 from lowmark.watermark.errors import DisagreeingGroup, InvalidWatermark
 from lowmark.watermark.moment import LEAST_US, MOST_US, none_first
@@ -47,7 +48,7 @@ from lowmark.watermark.state import SplitState
 from lowmark.watermark.strategy import AlignmentParams
 
 from .cap import Cap, CapAnnounced
-from .snapshot import Mark, fields_of, nobody_keeps, to_json
+from .snapshot import Mark, nobody_keeps, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +248,7 @@ class AlignmentGroup:
         """The row of the group, or of a member; None: no such member."""
         if task is not None:
             member = self._members.get(task)
-            return None if member is None else to_json({"task": task, **fields_of(member)})
+            return None if member is None else to_json({"task": task, **msgspec.to_builtins(member)})
         return to_json({name: getattr(self, name) for name in ROW})
 
     @classmethod
