@@ -1,10 +1,8 @@
 """The reports on the splits of one stream: their counts, their backlogs, and when each split was last heard.
 
 `SplitReports` changes no state and no watermark: ``split_states.py`` decides which splits are waited for, and
-``low_watermark.py`` what follows. Counts are for people. Decisions use the times and the backlogs.
-
-Splits that report together are a cohort, which keeps their numbers in columns. The numbers of a split are the same with
-and without a cohort.
+``low_watermark.py`` what follows. Counts are for people. Decisions use the times and the backlogs. The numbers of
+splits that report together are in a cohort (``cohort.py``).
 """
 
 from __future__ import annotations
