@@ -91,9 +91,7 @@ class SplitReports:
         """
         if self.bounds is None:
             return event
-        stood_at = ((split, watermark_us(split)) for split in event.watermarks_us)
-        stands_at_us = {split: at_us for split, at_us in stood_at if at_us is not None}
-        return replace(event, watermarks_us=self.bounds.bounded(event.watermarks_us, stands_at_us))
+        return replace(event, watermarks_us=self.bounds.bounded(event.watermarks_us, watermark_us))
 
     def count(self, made: BatchReported, event: BatchReported, low_us: int | None, now_us: int) -> None:
         """Count a fresh batch.
