@@ -323,7 +323,7 @@ class SplitWatermarks:
         regressions = self._low.coalescer.regressions
         self._deliver_each(event, "delivered rows", changes)
         if fresh:
-            self._reports.count(made, event, self._low.us, changes.now_us)
+            self._reports.count(made, event, None, self._low.us, changes.now_us)
             self._note_backlogs(event, changes)
         else:
             self._low.coalescer.regressions = regressions  # they were counted before
@@ -337,7 +337,8 @@ class SplitWatermarks:
         assert isinstance(column, SplitColumn)
         self._states.discover(event.backlog_rows, event.planned_at_us, changes)
         self._read(event, delivered=True)
-        changes.material |= self._reports.count_together(made, event, cohort, self._low.us, changes.now_us)
+        self._reports.count(made, event, cohort, self._low.us, changes.now_us)
+        changes.material |= cohort.report(event, changes.now_us)
         self._low.coalescer.report_array(column.splits, column.values_of)
         self._note_backlogs(event, changes)
 
