@@ -107,14 +107,14 @@ def imports_point_one_way(path: str, text: str) -> list[str]:
 
 
 def the_core_is_pure(path: str, text: str) -> list[str]:
-    """watermark/ knows Python, numpy and sortedcontainers; no clock, thread, socket, log, process or file."""
+    """watermark/ knows Python, numpy, sortedcontainers and msgspec; no clock, thread, socket, log, process or file."""
     if not path.startswith("watermark/"):
         return []
     effects = {
         "time", "threading", "_thread", "logging", "socket", "asyncio", "concurrent", "multiprocessing", "queue",
         "selectors", "signal", "subprocess", "os", "io", "pathlib", "shutil", "tempfile", "urllib", "http", "random",
     }  # fmt: skip
-    allowed = (set(sys.stdlib_module_names) - effects) | {"numpy", "sortedcontainers", "lowmark"}
+    allowed = (set(sys.stdlib_module_names) - effects) | {"numpy", "sortedcontainers", "msgspec", "lowmark"}
     wrong = [
         f"{path}:{line} imports {name}; the core has no effects, pass the value in"
         for line, name in imports(path, text)

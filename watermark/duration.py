@@ -13,9 +13,6 @@ from fractions import Fraction
 from .errors import InvalidDuration, shown
 from .moment import MOST_US
 
-LONGEST_US = MOST_US
-"""The longest duration: Spark keeps intervals in 64 bits of microseconds (292,271 years)."""
-
 _SECOND_US = 1_000_000
 _UNIT_US = {
     "week": 7 * 86_400 * _SECOND_US,
@@ -78,7 +75,7 @@ def duration_us(value: str | timedelta, *, what: str) -> int:
         raise InvalidDuration(what, shown(given), f"a {type(given).__name__} has no length", _HINT)
     if total_us < 0:
         raise InvalidDuration(what, shown(value), "it is negative", "use 0 or more.")
-    if total_us > LONGEST_US:
+    if total_us > MOST_US:  # Spark keeps intervals in 64 bits (292,271 years)
         raise InvalidDuration(what, shown(value), "it is longer than 64 bits of microseconds", "use a shorter one.")
     return total_us
 

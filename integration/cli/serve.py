@@ -56,8 +56,7 @@ def serve(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from lowmark.integration.coordinator.access import Door, default_address
     from lowmark.integration.coordinator.serving import run_coordinator
-    from lowmark.watermark.tasks.coordinator import Settings
-    from lowmark.watermark.tasks.message_check import MOST_LEASE_US
+    from lowmark.watermark.tasks.coordinator import MOST_LEASE_US, Settings
 
     lease_us = _span_us(lease, "--lease")
     if lease_us > MOST_LEASE_US:

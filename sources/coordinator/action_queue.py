@@ -9,7 +9,6 @@ All threads are daemons, because Python cannot interrupt a thread, and a hanging
 from __future__ import annotations
 
 import heapq
-import logging
 import sys
 import threading
 import time
@@ -23,7 +22,6 @@ from pathlib import Path
 from lowmark.sources.api import ResultT
 from lowmark.sources.worker import Worker
 
-_log = logging.getLogger("lowmark")
 _FRAMES_SHOWN = 5
 _LONGEST_WAIT_SECONDS = 3_600.0
 
@@ -45,7 +43,7 @@ class ActionQueue:
 
     Args:
         threads: the largest number of threads; threads are started when actions need them.
-        uncaught: gets (action, error) for an error of an action, on its thread; None: the error is logged.
+        uncaught: gets (action, error) for an error of an action, on its thread.
         died: gets the error that ended a thread of the queue, on that thread: an error of the queue itself, or of
             `uncaught`. The queue is closed then.
     """
@@ -56,8 +54,8 @@ class ActionQueue:
         *,
         clock: MonotonicClock,
         threads: int = 1,
-        uncaught: Callable[[str, BaseException], None] | None = None,
-        died: Callable[[BaseException], None] | None = None,
+        uncaught: Callable[[str, BaseException], None],
+        died: Callable[[BaseException], None],
     ) -> None:
         self._name, self._clock, self._most, self._uncaught, self._died = name, clock, threads, uncaught, died
         self._condition = threading.Condition()
@@ -102,13 +100,13 @@ class ActionQueue:
                 self._clock.wait_until(self._condition, due_us)
             return not self._closed
 
-    def where(self) -> tuple[str, str] | None:
-        """Return the running action and its stack, the innermost call first; None if no action runs."""
+    def where(self) -> tuple[str, str]:
+        """Return the running action and its stack, the innermost call first; empty texts if no action runs."""
         for thread, action in list(self._running.items()):
             frame = sys._current_frames().get(thread)  # noqa: SLF001  # the only way to see another thread's stack
             calls = traceback.extract_stack(frame)[-_FRAMES_SHOWN:] if frame is not None else []
             return action, " < ".join(f"{call.name} ({Path(call.filename).name}:{call.lineno})" for call in calls[::-1])
-        return None
+        return "", ""
 
     @property
     def failed(self) -> BaseException | None:
@@ -150,8 +148,7 @@ class ActionQueue:
                 self._live -= 1  # a last action gets a thread
                 self.close()
         finally:
-            if self._died is not None:
-                self._died(error)
+            self._died(error)
 
     def _next(self) -> tuple[str, Callable[[], object]] | None:
         with self._condition:
@@ -179,10 +176,7 @@ class ActionQueue:
             try:
                 work()
             except BaseException as error:  # noqa: BLE001  # the thread must live, and the error must be told
-                if self._uncaught is None:
-                    _log.exception("%s: cannot %s", self._name, action)
-                else:
-                    self._uncaught(action, error)
+                self._uncaught(action, error)
             finally:
                 del self._running[me]
                 del work, item  # an idle thread must keep no object alive

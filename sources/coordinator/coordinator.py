@@ -78,6 +78,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         if num_subtasks < 1:
             raise ValueError(f"num_subtasks of source {name!r}: expected 1 or more, got {num_subtasks}")
         self.failure: SourceFailed | None = None  # the error with which the source was given up
+        self.restores = 0  # how often the enumerator was restored
         self._source, self._name, self._gateway, self._num_subtasks = source, name, gateway, num_subtasks
         self._failover = Failover(failover if failover is not None else FailoverPolicy())
         self._timeout_seconds = timeout_seconds
@@ -86,7 +87,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             f"lowmark {name} coordinator", clock=self._clock, uncaught=self._fail_action, died=self._die
         )
         self._metrics = MetricGroup()
-        self._restored = 0
         self._lock = threading.Lock()  # lets one thread alone start the coordinator, close it, or take its enumerator
         self._started = self._closed = False
         self._asked: dict[Future[Any], str] = {}
@@ -243,7 +243,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         """Return the enumerator's metrics and the coordinator's own, by name. Never waits for the enumerator."""
         context = self._context
         own: dict[str, float] = {
-            "enumerator_restores": self._restored,
+            "enumerator_restores": self.restores,
             "queued_actions": len(self._queue),
             "registered_readers": len(self._readers),
             "processing_backlog": int(context is not None and context.is_processing_backlog is True),
@@ -307,8 +307,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._post(action, take)
 
     def _hangs(self, action: str, seconds: float) -> CoordinatorHangs:
-        running, where = self._queue.where() or ("", "")
-        return CoordinatorHangs(self._name, action, seconds, running, where)
+        return CoordinatorHangs(self._name, action, seconds, *self._queue.where())
 
     def _drop_asked(self) -> None:
         for done, action in list(self._asked.items()):
@@ -432,7 +431,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             except BaseException as again:  # noqa: BLE001  # counts as the next failure
                 action, error = self._queue.doing, again
             else:
-                self._restored += 1
+                self.restores += 1
                 return
 
     def _restore(self) -> None:

@@ -56,7 +56,7 @@ class Enumeration(Generic[SplitT]):
     ) -> None:
         self._source, self._name, self._options = source, name, options
         self._requested: Future[None] | None = None
-        self._has_all_of: float | None = None  # the enumerator that has looked for all, by the number of restores
+        self._has_all_of: int | None = None  # the enumerator that has looked for all, by the number of restores
         self.slots: Slots[SplitT] = Slots(options.slots)  # what the enumerator has given, and no batch has taken
         self.slots.settle(live)
         self.coordinator: SourceCoordinator[SplitT, Any] = SourceCoordinator(
@@ -92,10 +92,9 @@ class Enumeration(Generic[SplitT]):
             self._wait(telling, ends=True)
             self._has_all_of = restores
 
-    def _restores(self) -> float:
+    def _restores(self) -> int:
         """How often the enumerator was restored. Asked on its thread, where an enumerator that failed is restored."""
-        values = self.coordinator.metric_values
-        return self.coordinator.run("look whether it was restored", lambda: values()["enumerator_restores"])
+        return self.coordinator.run("look whether it was restored", lambda: self.coordinator.restores)
 
     def _wait(self, telling: Telling, *, ends: bool) -> None:
         began = time.monotonic()

@@ -9,8 +9,6 @@
 
 A planner may be asked from any offset at any time. If the offset is not its present offset, it restores everything from
 the given offset. So a new process, a batch that is planned twice, and a restart are one case.
-
-A peer says before a batch how far alignment lets the source read, and is told the plan.
 """
 
 from __future__ import annotations

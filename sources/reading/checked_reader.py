@@ -13,6 +13,7 @@ from typing import Any, Generic
 
 import pyarrow as pa
 from lowmark.sources.api import Fetched, ResultT, Source, SplitReader, SplitRows, SplitsAddition, SplitT
+from lowmark.sources.closing import closed_on_error
 from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.printable import some_of
@@ -108,18 +109,13 @@ class CheckedReader(Generic[SplitT]):
         reader, self._reader = self._reader, None
         if reader is None:
             return
-        try:
-            if error is None:
-                self._count(self._attempt("count", reader.metric_values))
-        except BaseException as failed:
-            error = failed
-            raise
-        finally:
-            if error is None:
-                self._attempt("close", reader.close)
-            else:
-                with suppress(Exception):  # the first error says more
-                    reader.close()
+        if error is not None:
+            with suppress(Exception):  # the first error says more
+                reader.close()
+            return
+        with closed_on_error(reader.close):
+            self._count(self._attempt("count", reader.metric_values))
+        self._attempt("close", reader.close)
 
     def _checked(self, fetched: Fetched) -> Iterator[SplitRows]:
         """Check and yield fetched rows; move the splits' positions on, and forget finished splits."""

@@ -398,20 +398,6 @@ def test_a_column_is_a_mapping() -> None:
     assert not column({})
 
 
-@pytest.mark.parametrize(
-    ("splits", "values", "why"),
-    [
-        (np.array([1], np.int64), np.array([1], np.int64), "expected uint64 ids and int64 values"),
-        (np.array([1], np.uint64), np.array([1.0]), "expected uint64 ids and int64 values"),
-        (np.array([[1]], np.uint64), np.array([[1]], np.int64), "one dimension"),
-        (np.array([1], np.uint64), np.array([1, 2], np.int64), "one value each"),
-    ],
-)
-def test_other_arrays_are_no_column(splits: np.ndarray, values: np.ndarray, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        SplitColumn(splits, values)
-
-
 def test_a_split_was_heard_when_the_newest_of_its_batches_was_planned() -> None:
     cohort = Cohort(column({3: 10, 0: 20}), np.array([5, 9]))
     cohort.report(BatchReported(1, 7, column({3: 11, 0: 21})), 8)

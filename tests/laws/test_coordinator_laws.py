@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -593,7 +592,7 @@ def anything(random: Random, now_us: int, step: int) -> CoordinatorEvent:
     alignment = random.choice(
         (None, AlignmentParams("g", 1, 1), AlignmentParams("g", 2, 1), AlignmentParams("h", 1, 1))
     )
-    throttled: Any = random.choice((True, False, None))
+    throttled = random.choice((True, False))
     left_out, sequence = random.choice((None, *LeftOut)), random.randrange(9)
     messages: list[CoordinatorEvent] = [
         TaskRegistered(task, token, number, alignment, throttled, random.choice((1, 2, 0))),

@@ -24,7 +24,7 @@ rows).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -134,16 +134,17 @@ class AdaptiveBounds:
             known.latest_us = latest_us if known.latest_us is None else max(known.latest_us, latest_us)
 
     def bounded(
-        self, watermarks_us: Mapping[SplitId, int], stands_at_us: Mapping[SplitId, int]
+        self, watermarks_us: Mapping[SplitId, int], watermark_us: Callable[[SplitId], int | None]
     ) -> Mapping[SplitId, int]:
         """Take from watermarks the difference between each split's own bound and the least bound.
 
-        No result is smaller than the present watermark of its split, given in ``stands_at_us``.
+        No result is smaller than the present watermark of its split, which ``watermark_us`` gives.
         """
         made: dict[SplitId, int] = {}
         for split, us in watermarks_us.items():
             own_us = max(us + self._params.at_least_us - self.bound_us(split), LOWEST_US)
-            made[split] = max(own_us, stands_at_us.get(split, own_us))
+            at_us = watermark_us(split)
+            made[split] = own_us if at_us is None else max(own_us, at_us)
         if not isinstance(watermarks_us, SplitColumn):
             return made
         return SplitColumn(watermarks_us.splits, np.fromiter(made.values(), np.int64, len(made)))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowmark.watermark.moment import format_time_us
-from lowmark.watermark.state import SplitId, split_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +33,3 @@ class Mark:
     def __str__(self) -> str:
         ends = "it speaks" if self.until_us is None else format_time_us(self.until_us)
         return f"left out by hand by {self.by} until {ends}"
-
-
-class Marks(dict[SplitId, Mark]):
-    """The marks of a stream.
-
-    >>> marks = Marks({"a": Mark("anna", 0, 10), "b": Mark("anna", 0, None)})
-    >>> marks.next_us, marks.over(9), marks.over(10)
-    (10, [], ['a'])
-    """
-
-    @property
-    def next_us(self) -> int | None:
-        """When the first mark ends by time; None: no mark does."""
-        return min((mark.until_us for mark in self.values() if mark.until_us is not None), default=None)
-
-    def over(self, wall_us: int) -> list[SplitId]:
-        """The splits whose time is over, sorted."""
-        over = (split for split, mark in self.items() if mark.until_us is not None and mark.until_us <= wall_us)
-        return sorted(over, key=split_order)

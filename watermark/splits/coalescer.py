@@ -41,8 +41,7 @@ class Coalescer:
         low_us: a low watermark published before, microseconds since the epoch; the minimum never goes below it.
         all_idle_delay_us: how far ``ADVANCE`` stays behind processing time; needed for ``ADVANCE``.
         percentile: the slowest ``floor(n * (100 - percentile) / 100)`` of the ``n`` splits that are neither idle nor
-            finished are passed, silent splits first; ``stripped`` names them. None: the true minimum. Source:
-            MillWheel (VLDB 2013), section 7.2: the 99 % low watermark.
+            finished are passed, silent splits first; ``stripped`` names them. None: the true minimum.
         quorum: the share of the unfinished splits that must take part before idle splits are left out; until then an
             idle split counts with its watermark. Only with ``HOLD``. None: an idle split is left out at once. Source:
             Samza's ``WatermarkStates`` (pull request 1707).
@@ -177,11 +176,8 @@ class Coalescer:
         Raises:
             KeyError: the split was never assigned.
             ValueError: the split had finished.
-            InvalidWatermark: the value does not fit 64 bits.
         """
         row = self._row_of[split]
-        if not LEAST_US <= watermark_us <= MOST_US:
-            raise InvalidWatermark(split, watermark_us)
         if not self._takes_part[row]:
             self._bring_in(row, watermark_us)
         seen_us = self._watermarks_us.item(row)

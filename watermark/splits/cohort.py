@@ -106,10 +106,7 @@ class Cohort:
     def count_late(
         self, event: BatchReported, in_force_us: int | None, native_us: int | None, bound_us: int
     ) -> tuple[int, int]:
-        """Count late reports of a batch, as ``Tally`` does split by split.
-
-        Returns their number and the least number of rows that native Spark calls late.
-        """
+        """Count the late reports of a batch; see ``Tally.count_splits``."""
         assert isinstance(event.watermarks_us, SplitColumn)
         values_us, behind_us = event.watermarks_us.values_of, bound_us + 2 * MILLISECOND_US
         first_us = self._column(event.first_us) if event.first_us else None

@@ -67,13 +67,6 @@ class SplitColumn(Mapping[SplitId, int]):
     __slots__ = ("_by_split", "splits", "values_of")
 
     def __init__(self, splits: npt.NDArray[np.uint64], values_of: npt.NDArray[np.int64]) -> None:
-        if splits.dtype != np.uint64 or values_of.dtype != np.int64 or splits.ndim != 1:
-            raise ValueError(
-                f"column of splits: expected uint64 ids and int64 values in one dimension, got {splits.dtype} and "
-                f"{values_of.dtype} of shape {splits.shape}"
-            )
-        if splits.shape != values_of.shape:
-            raise ValueError(f"column of splits: expected one value each, got {splits.shape} and {values_of.shape}")
         self.splits, self.values_of = splits, values_of
         self._by_split: dict[SplitId, int] | None = None
 

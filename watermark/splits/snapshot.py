@@ -2,8 +2,8 @@
 
     "LWMK"  version  size  crc32  zlib(body)        size and crc32 are of the body; integers are little-endian
     body:   kind of ids, low watermark, count, columns (ids, watermarks, states),
-            JSON (ids if names; names in the order of the ids, null for an unknown name, then split and name of others,
-            as earlier versions wrote all names; ancestry: child, parents, smallest watermark of removed parents;
+            JSON (ids if names; names in the order of the ids, null for an unknown name, then split and name of others;
+            ancestry: child, parents, smallest watermark of removed parents;
             split and bound; when the young stream began; the batch whose report was lost, and when the loss was
             known; for each bound in turn the number of rows from which it was found; only if a person left splits
             out: split, person, since when, and until when)
@@ -40,14 +40,8 @@ _HEAD = struct.Struct("<4sBII")
 _BODY = struct.Struct("<B?qI")  # kind, low known, low, count
 
 _KIND_NUMBERS, _KIND_NAMES = 0, 1
-_CODES = {
-    SplitState.PENDING: 0,
-    SplitState.ACTIVE: 1,
-    SplitState.PAUSED: 2,
-    SplitState.IDLE: 3,
-    SplitState.FINISHED: 4,
-}
-_STATES = {code: state for state, code in _CODES.items()}
+_STATES = dict(enumerate(SplitState))  # by code; codes are in checkpoints, so a new state comes last
+_CODES = {state: code for code, state in _STATES.items()}
 _LEVEL = 1
 """Of zlib. It is paid for in each batch: level 9 takes nine times as long and saves a twentieth of the bytes."""
 _SPOKEN = 0x80  # flag on the state: the watermark column counts

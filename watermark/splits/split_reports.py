@@ -1,10 +1,8 @@
 """The reports on the splits of one stream: their counts, their backlogs, and when each split was last heard.
 
 `SplitReports` changes no state and no watermark: ``split_states.py`` decides which splits are waited for, and
-``low_watermark.py`` what follows. Counts are for people. Decisions use the times and the backlogs.
-
-Splits that report together are a cohort, which keeps their numbers in columns. The numbers of a split are the same with
-and without a cohort.
+``low_watermark.py`` what follows. Counts are for people. Decisions use the times and the backlogs. The numbers of
+splits that report together are in a cohort (``cohort.py``).
 """
 
 from __future__ import annotations
@@ -93,19 +91,31 @@ class SplitReports:
         """
         if self.bounds is None:
             return event
-        stood_at = ((split, watermark_us(split)) for split in event.watermarks_us)
-        stands_at_us = {split: at_us for split, at_us in stood_at if at_us is not None}
-        return replace(event, watermarks_us=self.bounds.bounded(event.watermarks_us, stands_at_us))
+        return replace(event, watermarks_us=self.bounds.bounded(event.watermarks_us, watermark_us))
 
-    def count(self, made: BatchReported, event: BatchReported, low_us: int | None, now_us: int) -> None:
+    def count(
+        self, made: BatchReported, event: BatchReported, cohort: Cohort | None, low_us: int | None, now_us: int
+    ) -> None:
         """Count a fresh batch.
 
         Args:
             made: the batch before ``bounded``; native Spark has no bound for a split.
+            cohort: the splits of the batch, if they report together.
             low_us: the low watermark before the batch.
         """
-        self.tally.count(made, low_us, now_us)
-        self.tally.saw(max(event.watermarks_us.values(), default=None))
+        tally, native_us = self.tally, self.tally.native_of(made)
+        in_force_us = low_us if made.in_force_us is None else made.in_force_us
+        tally.count_batch(made, now_us)
+        if cohort is None:
+            late_reports, native_late_rows = tally.count_splits(made, in_force_us, native_us, now_us)
+        else:
+            late_reports, native_late_rows = cohort.count_late(made, in_force_us, native_us, tally.bound_us)
+        tally.late_reports += late_reports
+        top_us = _top_us(made.watermarks_us)
+        of_all = cohort is not None or made.rows.keys() <= made.watermarks_us.keys()
+        tally.count_native_late(made, native_late_rows, top_us if of_all else None)
+        tally.saw(top_us if made is event else _top_us(event.watermarks_us))
+        tally.saw_rows(top_us, made.newest_us)
         self.planned_us = event.planned_at_us
         if event.watermarks_us or any(rows > 0 for rows in event.rows.values()):
             self.filled_us = event.planned_at_us
@@ -118,24 +128,6 @@ class SplitReports:
         self.backlog_rows.update(event.backlog_rows)
 
     # -- of splits that report together
-
-    def count_together(
-        self, made: BatchReported, event: BatchReported, cohort: Cohort, low_us: int | None, now_us: int
-    ) -> bool:
-        """Do ``count`` for the batch of a cohort. Returns whether a split's watermark rose."""
-        tally, column, made_column = self.tally, event.watermarks_us, made.watermarks_us
-        assert isinstance(column, SplitColumn)
-        assert isinstance(made_column, SplitColumn)
-        self.planned_us = self.filled_us = event.planned_at_us
-        in_force_us = low_us if event.in_force_us is None else event.in_force_us
-        tally.count_batch(event, now_us)
-        late_reports, native_late_rows = cohort.count_late(made, in_force_us, tally.native_of(made), tally.bound_us)
-        tally.late_reports += late_reports
-        top_us = made_column.values_of.max().item()
-        tally.count_native_late(made, native_late_rows, top_us)
-        tally.saw(top_us if made is event else column.values_of.max().item())
-        tally.saw_rows(top_us, made.newest_us)
-        return cohort.report(event, now_us)
 
     def gather(self, event: BatchReported, steady_us: Callable[[SplitId, int], int | None]) -> Cohort | None:
         """Make a cohort of the splits if they report together a second time.
@@ -186,14 +178,13 @@ def within_guard(event: BatchPlanned, strategy: WatermarkStrategy, wall_ahead_us
     >>> within_guard(BatchPlanned(0, {"a": 5_000, "b": 9_000_000}, {}), strategy).watermarks_us
     {'a': 5000}
     """
-    guard_us, claimed = strategy.future_guard_us, event.watermarks_us
-    if guard_us is None or not claimed:
+    guard_us, top_us = strategy.future_guard_us, _top_us(event.watermarks_us)
+    if guard_us is None or top_us is None:
         return event
     most_us = strategy.watermark_of_max(event.planned_at_us + wall_ahead_us + guard_us)
-    top_us = claimed.values_of.max() if isinstance(claimed, SplitColumn) else max(claimed.values())
     if top_us <= most_us:
         return event
-    kept = {split: watermark_us for split, watermark_us in claimed.items() if watermark_us <= most_us}
+    kept = {split: watermark_us for split, watermark_us in event.watermarks_us.items() if watermark_us <= most_us}
     return replace(event, watermarks_us=kept)
 
 
@@ -201,3 +192,9 @@ def raising(claims_us: Mapping[SplitId, int], watermark_us: Callable[[SplitId], 
     """The claims beyond the watermarks of their splits: a claim that is only repeated is no sign of its split."""
     stood_at = ((split, us, watermark_us(split)) for split, us in claims_us.items())
     return {split: us for split, us, at_us in stood_at if at_us is None or us > at_us}
+
+
+def _top_us(watermarks_us: Mapping[SplitId, int]) -> int | None:
+    if isinstance(watermarks_us, SplitColumn) and watermarks_us:
+        return int(watermarks_us.values_of.max())
+    return max(watermarks_us.values(), default=None)

@@ -13,7 +13,7 @@ from lowmark.watermark.errors import InvalidSplitId
 from lowmark.watermark.state import Signal, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
 
-from .by_hand import Mark, Marks
+from .by_hand import Mark
 from .changes import Changes
 from .coalescer import Coalescer
 from .events import (
@@ -47,7 +47,7 @@ class SplitStates:
         self, strategy: WatermarkStrategy, coalescer: Coalescer, reports: SplitReports, saved: StreamSnapshot
     ) -> None:
         self.lineage = Lineage(coalescer, saved.ancestry)  # gives states and watermarks: it knows the silent children
-        self.by_hand = Marks(saved.by_hand)
+        self.by_hand = dict(saved.by_hand)
         """All of these splits are IDLE."""
         self.lost = saved.lost
         """The batch whose report was lost, and when the loss was known; None: the stream waits for no lost report."""
@@ -76,8 +76,8 @@ class SplitStates:
 
     def next_us(self, wall_ahead_us: int) -> int | None:
         """The next moment at which time alone could leave a split out or bring one back; None: no moment does."""
-        mark_us = self.by_hand.next_us
-        moments = [self.timers.next_us(), None if mark_us is None else mark_us - wall_ahead_us]
+        moments = [self.timers.next_us()]
+        moments += [mark.until_us - wall_ahead_us for mark in self.by_hand.values() if mark.until_us is not None]
         if self.lost is not None:
             moments.append(self.lost[1] + self.timers.grace_us + 1)
         return min((us for us in moments if us is not None), default=None)
@@ -281,8 +281,9 @@ class SplitStates:
     def settle(self, changes: Changes) -> None:
         """Apply what time changes by itself, after the event: once, so that the order of splits has no influence."""
         self._end_loss(changes)
-        for split in self.by_hand.over(changes.wall_us):
-            self._take_back(split, f"the time is over in which it was {self.by_hand[split]}", changes)
+        for split, mark in list(self.by_hand.items()):
+            if mark.until_us is not None and mark.until_us <= changes.wall_us:
+                self._take_back(split, f"the time is over in which it was {mark}", changes)
         for split, why in self.timers.too_long(changes.now_us).items():
             self._leave_out(split, why, changes)
         self._let_inherit(changes.now_us)

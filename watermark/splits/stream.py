@@ -80,7 +80,8 @@ class SplitWatermarks:
         """Make the parts, from the state before a restart if there was one."""
         strategy, adaptive = self._strategy, self._strategy.adaptive
         bounds = None if adaptive is None else AdaptiveBounds(adaptive, saved.bounds_us, saved.bound_rows)
-        self._names = dict(saved.names)
+        self.names = saved.names
+        """The names that came with the snapshot these watermarks were restored from; empty otherwise."""
         self._reports = SplitReports(strategy.out_of_orderness_us, bounds)
         self._low = LowWatermark(strategy, saved.low_us, moved_at_us=restored_us)
         self._states = SplitStates(strategy, self._low.coalescer, self._reports, saved)
@@ -259,11 +260,6 @@ class SplitWatermarks:
         return self._states.lineage.standings()
 
     @property
-    def names(self) -> Mapping[SplitId, str]:
-        """The names that came with the snapshot these watermarks were restored from; empty otherwise."""
-        return dict(self._names)
-
-    @property
     def by_hand(self) -> Mapping[SplitId, Mark]:
         """The splits that a person has left out, each with the mark."""
         return self._states.by_hand
@@ -281,7 +277,7 @@ class SplitWatermarks:
             StreamSnapshot(
                 low_us=self._low.us,
                 splits={split: (state, at_us) for split, state, at_us in states.lineage.standings()},
-                names=self._names if names is None else names,
+                names=self.names if names is None else names,
                 ancestry=states.lineage.ancestry,
                 bounds_us={} if bounds is None else bounds.kept_us,
                 # Without splits the stream has no age: its age counts from its first split.
@@ -323,7 +319,7 @@ class SplitWatermarks:
         regressions = self._low.coalescer.regressions
         self._deliver_each(event, "delivered rows", changes)
         if fresh:
-            self._reports.count(made, event, self._low.us, changes.now_us)
+            self._reports.count(made, event, None, self._low.us, changes.now_us)
             self._note_backlogs(event, changes)
         else:
             self._low.coalescer.regressions = regressions  # they were counted before
@@ -337,7 +333,8 @@ class SplitWatermarks:
         assert isinstance(column, SplitColumn)
         self._states.discover(event.backlog_rows, event.planned_at_us, changes)
         self._read(event, delivered=True)
-        changes.material |= self._reports.count_together(made, event, cohort, self._low.us, changes.now_us)
+        self._reports.count(made, event, cohort, self._low.us, changes.now_us)
+        changes.material |= cohort.report(event, changes.now_us)
         self._low.coalescer.report_array(column.splits, column.values_of)
         self._note_backlogs(event, changes)
 

@@ -87,16 +87,14 @@ class Tally:
             if split in self.splits:
                 self.splits[split].last_report_us = now_us
 
-    def count(self, event: BatchReported, low_us: int | None, now_us: int) -> None:
-        """Count a fresh batch, from whose watermarks no bound of a single split was taken (``adaptive.py``).
+    def count_splits(
+        self, event: BatchReported, in_force_us: int | None, native_us: int | None, now_us: int
+    ) -> tuple[int, int]:
+        """Count a fresh batch split by split, before a bound of a single split is taken off (``adaptive.py``).
 
-        Args:
-            low_us: the low watermark before the batch.
+        Returns the number of late reports and the least number of rows that native Spark calls late.
         """
-        self.count_batch(event, now_us)
-        in_force_us = low_us if event.in_force_us is None else event.in_force_us
-        native_us = self.native_of(event)
-        native_late_rows = 0
+        late_reports = native_late_rows = 0
         for split in event.watermarks_us.keys() | {split for split, rows in event.rows.items() if rows > 0}:
             tally = self.splits.setdefault(split, SplitTally())
             tally.rows += event.rows.get(split, 0)
@@ -107,15 +105,12 @@ class Tally:
             known_us = newest_us if tally.first_us is None else tally.first_us
             if known_us is not None and in_force_us is not None and known_us <= in_force_us:
                 tally.late_reports += 1
-                self.late_reports += 1
+                late_reports += 1
             if native_us is not None:
                 of_split = self._native_late(tally.first_us, watermark_us, event.rows.get(split), native_us)
                 native_late_rows += of_split
                 tally.native_late_rows += of_split
-        of_all = event.rows.keys() <= event.watermarks_us.keys()
-        top_us = max(event.watermarks_us.values(), default=None)
-        self.count_native_late(event, native_late_rows, top_us if of_all else None)
-        self.saw_rows(top_us, event.newest_us)
+        return late_reports, native_late_rows
 
     def native_of(self, event: BatchReported) -> int | None:
         """The one watermark that native Spark judges the rows of a batch by."""

@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 from lowmark.watermark.duration import format_duration_us
 from lowmark.watermark.errors import DisagreeingGroup, InvalidWatermark
 from lowmark.watermark.moment import LEAST_US, MOST_US, none_first
@@ -47,9 +48,7 @@ from lowmark.watermark.state import SplitState
 from lowmark.watermark.strategy import AlignmentParams
 
 from .cap import Cap, CapAnnounced
-from .snapshot import Mark, fields_of, nobody_keeps, to_json
-
-_BY_PARTS = attrgetter("parts")
+from .snapshot import Mark, nobody_keeps, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +221,8 @@ class AlignmentGroup:
             return []
         cap = self.cap()
         self.announced_us, self.version = cap.us, max(self.version + 1, now_us)
-        return [CapAnnounced(self.name, task, self.version, cap) for task in sorted(self._members, key=_BY_PARTS)]
+        members = sorted(self._members, key=attrgetter("parts"))
+        return [CapAnnounced(self.name, task, self.version, cap) for task in members]
 
     def status(self, limit: int | None = None) -> GroupStatus:
         """The status for people. O(n log n); with a limit, the members that need attention first, O(n)."""
@@ -248,19 +248,16 @@ class AlignmentGroup:
         """The row of the group, or of a member; None: no such member."""
         if task is not None:
             member = self._members.get(task)
-            return None if member is None else to_json({"task": task, **fields_of(member)})
+            return None if member is None else to_json({"task": task, **msgspec.to_builtins(member)})
         return to_json({name: getattr(self, name) for name in ROW})
 
     @classmethod
     def restore(cls, data: Mapping[str, Any], mark: Mark) -> AlignmentGroup:
         group = cls(data["name"], mark)
-        group.params = None if data["params"] is None else AlignmentParams(**data["params"])
-        group.next_us, group.announced_us, group.version = data["next_us"], data["announced_us"], data["version"]
+        for name in ROW:
+            setattr(group, name, data[name])
         for saved in data["members"]:
-            member = Member(saved["throttled"], saved["floor_us"], low_us=saved["low_us"], low_at_us=saved["low_at_us"])
-            if saved["report"] is not None:
-                member.report = _Report(**saved["report"])
-            group._members[TaskId(**saved["task"])] = member
+            group._members[saved["task"]] = Member(*(saved[name] for name in Member.__match_args__))
         return group
 
     # -- how

@@ -137,7 +137,7 @@ class AlignmentGroups:
         for group in saved["group"]:
             due_us = group["next_us"]
             if due_us is not None:  # at most an interval from now, even if the clock went back meanwhile
-                due_us = min(due_us, now_us + group["params"]["update_interval_us"])
+                due_us = min(due_us, now_us + group["params"].update_interval_us)
             self._groups[group["name"]] = AlignmentGroup.restore({**group, "next_us": due_us}, self._mark)
         self.group_of = {TaskId(*parts): name for *parts, name in saved["group_of"]}
         self._spoke_us = {TaskId(*parts): at_us for *parts, at_us in saved["spoke_us"]}

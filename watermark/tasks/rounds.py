@@ -375,10 +375,6 @@ class SourceRounds:
         for saved in data["tasks"]:
             task_id = saved["task_id"]
             answer = rounds.answers[task_id] = Answer(**{name: saved[name] for name in _SAVED})
-            if answer.order is not None:
-                answer.order = tuple(answer.order)
-            if answer.left_out is not None:
-                answer.left_out = LeftOut(answer.left_out)
             if answer.live:
                 rounds._unconfirmed.add(task_id)
                 if answer.left_out is not None:

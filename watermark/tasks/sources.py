@@ -27,8 +27,6 @@ from .snapshot import Mark, nobody_keeps
 EMPTY_SOURCE_KEPT_US = 3_600_000_000
 """One hour in which the coordinator was called; rule 5 of ``rounds.py`` says which tasks a source waits for."""
 
-_KEY = attrgetter("key")
-
 # The eighths of an interval, in the order in which sources get them: 0 to 7 with their three bits reversed, so that the
 # moments of few sources, too, lie evenly.
 _EIGHTHS = (0, 4, 2, 6, 1, 5, 3, 7)
@@ -72,7 +70,7 @@ class Sources:
 
     def __iter__(self) -> Iterator[SourceRounds]:
         """All sources, sorted. O(n log n)."""
-        return iter(sorted(self._sources.values(), key=_KEY))
+        return iter(sorted(self._sources.values(), key=attrgetter("key")))
 
     def find(self, job_id: str, source_id: str) -> SourceRounds | None:
         return self._sources.get((job_id, source_id))

@@ -35,7 +35,7 @@ from lowmark.integration.run_status import Alignment, RunStatus
 from lowmark.integration.transport import driver_rpc
 from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, StatusRequest, handler
 from lowmark.watermark import TaskId, format_duration_us
-from lowmark.watermark.duration import LONGEST_US
+from lowmark.watermark.moment import MOST_US
 from lowmark.watermark.splits.status import HolderSpell
 from lowmark.watermark.tasks.cap import Cap
 from rich.console import Console
@@ -301,7 +301,7 @@ def test_the_longest_wait_is_one_that_a_sleep_takes(driver: Driver, monkeypatch:
         driver.complete_us = 60 * SECOND_US
 
     monkeypatch.setattr("lowmark.integration.cli.wait.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-    longest = format_duration_us(LONGEST_US)
+    longest = format_duration_us(MOST_US)
     asking = ["--past", "1970-01-01T00:01Z", "--timeout", longest, "--every", longest]
     assert call("wait", "orders", *asking)[::2] == (0, "")
 

@@ -465,11 +465,15 @@ def test_the_second_of_two_streams_that_disagree_is_refused_and_the_first_one_go
 @pytest.mark.parametrize("number", [0, 2.0, "2", 200_001])
 def test_a_number_of_queries_that_no_registration_may_have_is_refused(number: Any) -> None:
     """Each report of a query of the job would raise, so the watermark would hold for ever."""
-    task = TaskId("billing", "orders", "q")
-    with pytest.raises((InvalidMessage, TypeError)):
-        check_registration(TaskRegistered(task, "token", expected_tasks=number))
     with pytest.raises(ServiceRefused, match=f"expected job_queries of 1 to 200,000, got {number!r}"):
         check.service(coordinator="unix:/c.sock", require_coordinator=False, job="billing", job_queries=number)
+
+
+@pytest.mark.parametrize("number", [0, 200_001])
+def test_no_registration_may_have_another_number_of_queries(number: int) -> None:
+    task = TaskId("billing", "orders", "q")
+    with pytest.raises(InvalidMessage):
+        check_registration(TaskRegistered(task, "token", expected_tasks=number))
 
 
 def test_a_name_that_no_registration_may_have_is_refused_where_the_user_gives_it() -> None:

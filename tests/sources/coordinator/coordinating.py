@@ -256,6 +256,12 @@ def settle(coordinator: SourceCoordinator[Any, Any]) -> None:
     coordinator.run("settle", lambda: None)
 
 
+def queue_by(
+    clock: MonotonicClock, *, threads: int = 1, uncaught: Callable[[str, BaseException], None] = lambda *_: None
+) -> ActionQueue:
+    return ActionQueue("q", clock=clock, threads=threads, uncaught=uncaught, died=lambda _: None)
+
+
 def done_on(queue: ActionQueue) -> None:
     passed = threading.Event()
     queue.post("pass", passed.set)
@@ -267,9 +273,7 @@ class Calls:
 
     def __init__(self, clock: ManualClock) -> None:
         self.uncaught: list[tuple[str, BaseException]] = []
-        self.queue = ActionQueue(
-            "main", clock=clock, uncaught=lambda action, error: self.uncaught.append((action, error))
-        )
+        self.queue = queue_by(clock, uncaught=lambda action, error: self.uncaught.append((action, error)))
         self.notifier = ExecutorNotifier("workers", self.queue.post, clock=clock)
         self.handled: list[tuple[object, BaseException | None]] = []
         self.arrived = threading.Semaphore(0)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from functools import partial
 
-import pytest
-from lowmark.sources.coordinator.action_queue import ActionQueue, MonotonicClock
+from lowmark.sources.coordinator.action_queue import MonotonicClock
 
-from tests.sources.coordinator.coordinating import DEADLINE_SECONDS, ManualClock, done_on
+from tests.sources.coordinator.coordinating import DEADLINE_SECONDS, ManualClock, done_on, queue_by
 
 
 def test_actions_run_in_the_order_of_arrival_on_one_thread() -> None:
-    queue, ran = ActionQueue("q", clock=MonotonicClock()), list[tuple[int, int]]()
+    queue, ran = queue_by(MonotonicClock()), list[tuple[int, int]]()
     for number in range(100):
         queue.post("append", partial(lambda at: ran.append((at, threading.get_ident())), number))
     done_on(queue)
@@ -25,7 +24,7 @@ def test_actions_run_in_the_order_of_arrival_on_one_thread() -> None:
 
 def test_a_delayed_action_runs_when_it_is_due_and_not_before() -> None:
     clock, ran = ManualClock(), list[str]()
-    queue = ActionQueue("q", clock=clock)
+    queue = queue_by(clock)
     queue.post("later", lambda: ran.append("later"), due_us=10)
     queue.post("sooner", lambda: ran.append("sooner"), due_us=5)
     queue.post("now", lambda: ran.append("now"))
@@ -45,7 +44,7 @@ def test_a_delayed_action_runs_when_it_is_due_and_not_before() -> None:
 
 def test_a_call_that_hangs_does_not_keep_others_from_running() -> None:
     hold, clock = threading.Event(), MonotonicClock()
-    queue, ran = ActionQueue("q", clock=clock, threads=2), threading.Event()
+    queue, ran = queue_by(clock, threads=2), threading.Event()
     queue.post("hang", hold.wait)
     queue.post("run", ran.set)
 
@@ -57,7 +56,7 @@ def test_a_call_that_hangs_does_not_keep_others_from_running() -> None:
 
 def test_a_call_that_hangs_does_not_keep_a_delayed_one_from_running() -> None:
     clock, hold, entered, ran = ManualClock(), threading.Event(), threading.Event(), threading.Event()
-    queue = ActionQueue("q", clock=clock, threads=2)
+    queue = queue_by(clock, threads=2)
 
     def hang() -> None:
         entered.set()
@@ -77,7 +76,7 @@ def test_a_call_that_hangs_does_not_keep_a_delayed_one_from_running() -> None:
 
 def test_a_hanging_action_is_shown_with_where_it_stands() -> None:
     entered, hold = threading.Event(), threading.Event()
-    queue = ActionQueue("q", clock=MonotonicClock())
+    queue = queue_by(MonotonicClock())
 
     def ask_the_broker() -> None:
         entered.set()
@@ -90,13 +89,12 @@ def test_a_hanging_action_is_shown_with_where_it_stands() -> None:
     done_on(queue)
     queue.close()
 
-    assert doing is not None
     assert doing[0] == "start the enumerator"
     assert "ask_the_broker (test_action_queue.py:" in doing[1]
 
 
 def test_after_close_nothing_begins_and_the_last_action_runs_although_the_threads_had_ended() -> None:
-    queue, ran = ActionQueue("q", clock=MonotonicClock()), list[str]()
+    queue, ran = queue_by(MonotonicClock()), list[str]()
     queue.close()
     queue.post("late", lambda: ran.append("late"))
     last, entered, hold = threading.Event(), threading.Event(), threading.Event()
@@ -118,7 +116,7 @@ def test_after_close_nothing_begins_and_the_last_action_runs_although_the_thread
 
 def test_a_pause_ends_when_its_time_has_come_or_the_queue_is_closed() -> None:
     clock, ended = ManualClock(), list[bool]()
-    queue = ActionQueue("q", clock=clock)
+    queue = queue_by(clock)
     queue.post("pause", lambda: ended.append(queue.pause_until(7)))
     clock.await_waiter(7)
     clock.advance(us=7)
@@ -131,10 +129,13 @@ def test_a_pause_ends_when_its_time_has_come_or_the_queue_is_closed() -> None:
     assert ended == [True, False]
 
 
-def test_an_error_without_somebody_to_tell_is_logged_and_the_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    queue = ActionQueue("q", clock=MonotonicClock())
+def test_an_error_is_told_and_the_thread_goes_on() -> None:
+    told = list[tuple[str, BaseException]]()
+    queue = queue_by(MonotonicClock(), uncaught=lambda action, error: told.append((action, error)))
     queue.post("divide", lambda: 1 // 0)
     done_on(queue)
     queue.close()
 
-    assert "q: cannot divide" in caplog.text
+    [(action, error)] = told
+    assert action == "divide"
+    assert isinstance(error, ZeroDivisionError)

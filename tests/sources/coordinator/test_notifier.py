@@ -7,10 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
-from lowmark.sources.coordinator.action_queue import ActionQueue
 from lowmark.sources.coordinator.notifier import CallAbandoned, ExecutorNotifier
 
-from tests.sources.coordinator.coordinating import DEADLINE_SECONDS, Calls, ManualClock, done_on
+from tests.sources.coordinator.coordinating import DEADLINE_SECONDS, Calls, ManualClock, done_on, queue_by
 
 
 def test_the_result_and_the_error_of_a_call_reach_the_handler_on_the_coordinators_thread() -> None:
@@ -138,7 +137,7 @@ def test_a_call_that_is_lost_fails_on_the_coordinators_thread(where: str, monkey
         uncaught.append(error)
         heard.set()
 
-    queue = ActionQueue("main", clock=clock, uncaught=take)
+    queue = queue_by(clock, uncaught=take)
     broken = OSError("no thread")
 
     def post(action: str, work: Callable[[], None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, TypeVar
 
 from lowmark.watermark import NotifyNewLowWatermark, SplitState, TaskId
@@ -10,6 +9,7 @@ from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskRegistere
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.tasks.alignment import AlignmentGroup
 from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator, Settings
+from lowmark.watermark.tasks.restored import decode
 from lowmark.watermark.tasks.snapshot import Key, Rows
 from lowmark.watermark.tasks.status import SourceStatus
 
@@ -106,8 +106,10 @@ def taken(rows: Rows, coordinator: LowWatermarkCoordinator) -> Rows:
 
 def rows_of(group: AlignmentGroup) -> dict[str, Any]:
     """Return the rows of a group, put together as ``AlignmentGroup.restore`` takes them."""
-    members = [json.loads(group.encoded(task) or "") for task in sorted(group._members)]
-    return {**json.loads(group.encoded() or ""), "members": members}
+    rows: Rows = {("member", group.name, *task.parts): group.encoded(task) or "" for task in group._members}
+    rows["group", group.name] = group.encoded() or ""
+    together: dict[str, Any] = decode(rows)["group"][0]
+    return together
 
 
 def of(kind: type[Kind], effects: list[CoordinatorEffect]) -> list[Kind]:

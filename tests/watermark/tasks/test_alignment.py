@@ -4,6 +4,7 @@ import json
 
 import pytest
 from lowmark.watermark import (
+    CorruptSnapshot,
     DisagreeingGroup,
     InvalidMessage,
     InvalidStrategy,
@@ -14,7 +15,8 @@ from lowmark.watermark import (
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup, MemberStatus
 from lowmark.watermark.tasks.cap import Cap, CapKind
-from lowmark.watermark.tasks.snapshot import nobody_keeps
+from lowmark.watermark.tasks.restored import decode
+from lowmark.watermark.tasks.snapshot import Key, nobody_keeps
 
 from tests.watermark.tasks.coordinator_world import rows_of
 
@@ -285,10 +287,16 @@ def test_a_group_comes_back_whole() -> None:
 
 
 def test_what_is_no_snapshot_is_refused() -> None:
-    good = rows_of(group_of(ORDERS))
-    for bad in ({}, {**good, "members": [{"task": {}}]}, {**good, "params": {"group": "g"}}, {**good, "members": [7]}):
-        with pytest.raises((KeyError, TypeError)):
-            AlignmentGroup.restore(json.loads(json.dumps(bad)), nobody_keeps)
-    params = {"group": "g", "max_drift_us": -1, "update_interval_us": 1}
-    with pytest.raises(InvalidStrategy):
-        AlignmentGroup.restore({**good, "params": params}, nobody_keeps)
+    with pytest.raises(KeyError):
+        AlignmentGroup.restore({}, nobody_keeps)
+    group, member, good = ("group", "g"), ("member", "g", *ORDERS.parts), group_of(ORDERS).encoded() or ""
+    negative = {"group": "g", "max_drift_us": -1, "update_interval_us": 1}
+    bad: list[tuple[Key, object]] = [
+        (group, {"params": {"group": "g"}}),
+        (group, {"params": negative}),
+        (member, {"task": {}}),
+        (member, 7),
+    ]
+    for key, value in bad:
+        with pytest.raises(CorruptSnapshot):
+            decode({group: good, key: json.dumps(value)})

@@ -727,25 +727,15 @@ def test_a_task_may_change_its_group_and_begin_again_after_it_left() -> None:
 
 BAD: list[CoordinatorEvent] = [
     ReplyLowWatermark("job", "orders", "a", S, 2**63, "1"),
-    ReplyLowWatermark("job", "orders", "a", S, 1.5, "1"),  # type: ignore[arg-type]
-    ReplyLowWatermark("job", "orders", "a", S, True, "1"),
-    ReplyLowWatermark("job", "orders", "a", "now", 1, "1"),  # type: ignore[arg-type]
     ReplyLowWatermark("job", "orders", "a", S, 1, "1", next_wanted_us=-(2**63) - 1),
     ReplyLowWatermark("job", "orders", "a", S, 1, "1", sequence=-1),
-    ReplyLowWatermark("job", "orders", "a", S, 1, "1", left_out="idle"),  # type: ignore[arg-type]
     ReplyLowWatermark("job", "orders", "", S, 1, "1"),
     ReplyLowWatermark("job", "orders", "a", S, 1, "r" * 1_001),
-    ReplyLowWatermark(None, "orders", "a", S, 1, "1"),  # type: ignore[arg-type]
-    LeaseRenewed("a", "1"),  # type: ignore[arg-type]
     LeaseRenewed(A, "1", heard_low_us=2**64),
     TaskRegistered(TaskId("job", "o" * 1_001, "a"), "2"),
     TaskRegistered(A, "2", low_watermark_us=2**63),
-    TaskRegistered(A, "2", throttled=None),  # type: ignore[arg-type]
     TaskRegistered(A, "2", expected_tasks=0),
     TaskRegistered(A, "2", alignment=AlignmentParams("g" * 1_001, 1, 1)),
-    TaskRegistered(A, "2", alignment=AlignmentParams("g", 1.5, 1)),  # type: ignore[arg-type]
-    TaskRegistered(A, "2", alignment="g"),  # type: ignore[arg-type]
-    "a text",  # type: ignore[list-item]
 ]
 
 
@@ -766,12 +756,6 @@ def test_a_task_that_never_registered_is_told_to(message: CoordinatorEvent) -> N
 
     with pytest.raises(UnknownTask, match="joins before it reports"):
         world.handle(message)
-
-
-@pytest.mark.parametrize("settings", [{"interval_us": 0}, {"lease_us": -1}, {"quorum": 0.0}, {"quorum": 1.5}])
-def test_settings_out_of_range_are_refused(settings: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="expected a"):
-        Settings(**settings)
 
 
 # -- restart
@@ -956,8 +940,6 @@ def test_a_status_with_a_limit_shows_who_needs_attention_first_and_counts_all() 
     states = {"pending": 1, "active": 3, "paused": 0, "idle": 0, "finished": 0}
     assert [s.sources[0].states for s in (whole, few, none)] == [states] * 3
     assert len({(s.sources[0].why, s.sources[0].holder, s.groups[0].why) for s in (whole, few, none)}) == 1
-    with pytest.raises(ValueError, match="expected a limit of 0 or more, got -1"):
-        world.coordinator.status(world.now_us, limit=-1)
 
 
 def test_sources_begin_their_rounds_at_moments_of_their_own_and_missed_rounds_are_left_out() -> None:

@@ -96,7 +96,7 @@ def test_rows_are_put_together_sorted_and_ended_runs_in_the_order_of_their_end()
     state = decode(dict(reversed(world.rows().items())))
     assert [run[3] for run in state["retired"]] == ["3", "1", "2"]
     assert [task["task_id"] for task in state["source"][0]["tasks"]] == ["a"]
-    assert [member["task"]["task_id"] for member in state["group"][0]["members"]] == ["a"]
+    assert [member["task"].task_id for member in state["group"][0]["members"]] == ["a"]
 
 
 def test_a_report_changes_the_row_of_its_task_and_not_those_of_its_source_and_group() -> None:
