@@ -14,10 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-import msgspec
 from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext
-from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator, still_wanted
-from lowmark.sources.serializer import DataclassSerializer
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator, still_wanted
 
 from .client import KafkaClient
 from .errors import KafkaTopicMissing
@@ -104,34 +102,6 @@ class KafkaEnumeratorState:
 
     splits: DiscoveredSplits[KafkaSplit] = field(default_factory=DiscoveredSplits)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-
-
-class _Packed(msgspec.Struct, frozen=True):
-    splits: bytes
-    topic_ids: dict[str, str]
-
-
-class KafkaStateSerializer:
-    """The format of `KafkaEnumeratorState`: the splits in the format of all discovering sources, and the topics' ids.
-
-    >>> serializer = KafkaStateSerializer()
-    >>> state = KafkaEnumeratorState(topic_ids={"orders": "qX1"})
-    >>> serializer.deserialize(1, serializer.serialize(state)) == state
-    True
-    """
-
-    version = 1
-
-    def __init__(self) -> None:
-        self._splits = DiscoveredSerializer(KafkaSplit)
-        self._packed = DataclassSerializer(_Packed)
-
-    def serialize(self, value: KafkaEnumeratorState) -> bytes:
-        return self._packed.serialize(_Packed(self._splits.serialize(value.splits), dict(value.topic_ids)))
-
-    def deserialize(self, version: int, data: bytes) -> KafkaEnumeratorState:
-        packed = self._packed.deserialize(version, data)
-        return KafkaEnumeratorState(self._splits.deserialize(1, packed.splits), packed.topic_ids)
 
 
 class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):

@@ -19,7 +19,6 @@ from lowmark.sources.kafka.consumers import ConsumerCache
 from lowmark.sources.kafka.enumerator import (
     KafkaEnumerator,
     KafkaEnumeratorState,
-    KafkaStateSerializer,
     PartitionSet,
     Subscriber,
     TopicList,
@@ -28,7 +27,7 @@ from lowmark.sources.kafka.enumerator import (
 from lowmark.sources.kafka.planner import KafkaPlanner
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kafka.topics import Topic
-from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveryFailed
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveryFailed, PackedSerializer
 from lowmark.sources.testing import ManualEnumeratorContext
 
 from tests.sources.kafka.test_kafka import EARLIEST, LATEST, NEW, SETTINGS, ScriptedClient, split
@@ -248,7 +247,7 @@ def test_states_and_splits_survive_their_formats() -> None:
     state = KafkaEnumeratorState(
         DiscoveredSplits(discovered=True, assigned=("a/0",), pending=(one,)), {"orders": "id-1"}
     )
-    states, splits = KafkaStateSerializer(), DataclassSerializer(KafkaSplit)
+    states, splits = PackedSerializer(KafkaEnumeratorState), DataclassSerializer(KafkaSplit)
 
     assert states.deserialize(1, states.serialize(state)) == state
     assert splits.deserialize(1, splits.serialize(one)) == one
