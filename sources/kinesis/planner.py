@@ -330,7 +330,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         part = replace(
             split, stop=stop, cursor=look.before_next(split.cursor), until=place, looked_ms=0,
             records=max(1, look.rows_before(stop)),
-            wait_ms=int(self._client.lend(split.stream, split.shard) * 1_000),
+            wait_ms=int(self._client.pace.lend(split.stream, split.shard) * 1_000),
         )  # fmt: skip
         return part, replace(split, start=stop, cursor=look.before_next(place), looked_ms=looked_ms)
 
