@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .client import KafkaClient
@@ -21,12 +21,31 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 60.0
 MOST_IDLE = 4
+FETCH_BYTES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
+FETCH_ROWS = (1_000, 4_000, 16_000, 64_000, 100_000)
+"""Few sizes, so that the consumer of the last batch fits the next batch too."""
+OVERHEAD_BYTES = 16
 ASK_SECONDS = 2.0
 """How long a question to the client beside a consumer may take; the reader asks again."""
 
 
-def range_properties(settings: KafkaSettings) -> dict[str, Any]:
-    """Librdkafka's properties for reading assigned ranges with notices of ends, without commits."""
+def range_properties(settings: KafkaSettings, rows: Sequence[int], record_bytes: float) -> dict[str, Any]:
+    """Librdkafka's properties for reading assigned ranges with notices of ends, without commits.
+
+    The sizes of fetches fit the ranges: by default librdkafka reads a megabyte or 100,000 records of every partition
+    ahead, two hundred times the size of a range of 500 records.
+
+    Args:
+        rows: the number of offsets of each range.
+        record_bytes: about the size of a record.
+
+    >>> settings = KafkaSettings("b:9092", {}, 60.0, read_committed=True)
+    >>> range_properties(settings, [500, 20], 100.0)["fetch.message.max.bytes"]
+    65536
+    >>> range_properties(settings, [10**9], 100.0)["queued.min.messages"]
+    100000
+    """
+    wanted = max(rows) * (record_bytes + OVERHEAD_BYTES)
     return {
         "group.id": "lowmark",  # librdkafka requires a group id; no group is joined
         "enable.partition.eof": True,
@@ -35,6 +54,14 @@ def range_properties(settings: KafkaSettings) -> dict[str, Any]:
         "enable.auto.offset.store": False,
         "check.crcs": True,  # as Java's client does, because a disk may change bytes
         "isolation.level": "read_committed" if settings.read_committed else "read_uncommitted",
+        "fetch.message.max.bytes": next((each for each in FETCH_BYTES if each >= wanted), FETCH_BYTES[-1]),
+        # All partitions share one queue, and no partition is fetched while the queue has this number of records.
+        "queued.min.messages": next((each for each in FETCH_ROWS if each >= sum(rows)), FETCH_ROWS[-1]),
+        "queued.max.messages.kbytes": 32_768,
+        # By default a full queue stops all fetches for a second.
+        "fetch.queue.backoff.ms": 1,
+        # A request that waits at the end of one partition delays the requests of the others.
+        "fetch.wait.max.ms": 10,
     }
 
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
 from .librdkafka import may_pass, offset_of, partition_of
 from .offsets import TopicPartitionId
-from .reader import fetch_properties, partition_runs
+from .reader import partition_runs
 from .settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -222,8 +222,7 @@ class _Look:
 
     def _properties(self) -> dict[str, Any]:
         return {
-            **range_properties(self._settings),
-            **fetch_properties([1], 0.0),
+            **range_properties(self._settings, [1], 0.0),
             "fetch.message.max.bytes": FETCH_BYTES,
             "queued.min.messages": 1,  # one fetch brings all partitions; only the missing ones need a second fetch
         }

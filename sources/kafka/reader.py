@@ -5,9 +5,6 @@ transactions have offsets of their own, so the last offset of a range may never 
 record at or after the stop comes, when the client reports the end of the partition there, or when its last offset was
 read.
 
-Fetches fit the range: librdkafka reads a megabyte or 100,000 records of every partition ahead by default, two hundred
-times the size of a range of 500 records.
-
 One file, because a consumer returns records, ends and errors of all ranges by the same call.
 """
 
@@ -56,37 +53,10 @@ LONGEST_PATIENCE_SECONDS = 32.0
 ABSENT_SECONDS = 3.0
 """A topic or partition that no answer has known for this long is deleted; brokers that have just started do not know
 all of them, and a broker with old metadata does not know added partitions."""
-FETCH_BYTES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
-FETCH_ROWS = (1_000, 4_000, 16_000, 64_000, 100_000)
-"""Few sizes, so that the consumer of the last batch fits the next batch too."""
 GUESSED_RECORD_BYTES = 256
-OVERHEAD_BYTES = 16
 
 _record_bytes: dict[str, float] = {}
 """Topic -> mean size of its records in this process, only as a hint for the size of fetches."""
-
-
-def fetch_properties(rows: Sequence[int], record_bytes: float) -> dict[str, int]:
-    """Return librdkafka's properties for ranges of so many offsets, and records of about that size in bytes.
-
-    >>> fetch_properties([500, 20], 100.0)["fetch.message.max.bytes"]
-    65536
-    >>> fetch_properties([10**9], 100.0)["queued.min.messages"]
-    100000
-    """
-    wanted = max(rows) * (record_bytes + OVERHEAD_BYTES)
-    size = next((each for each in FETCH_BYTES if each >= wanted), FETCH_BYTES[-1])
-    # All partitions share one queue, and no partition is fetched while the queue has this number of records.
-    queued = next((each for each in FETCH_ROWS if each >= sum(rows)), FETCH_ROWS[-1])
-    return {
-        "fetch.message.max.bytes": size,
-        "queued.min.messages": queued,
-        "queued.max.messages.kbytes": 32_768,
-        # By default a full queue stops all fetches for a second.
-        "fetch.queue.backoff.ms": 1,
-        # A request that waits at the end of one partition delays the requests of the others.
-        "fetch.wait.max.ms": 10,
-    }
 
 
 @dataclass(slots=True, eq=False)
@@ -218,7 +188,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _properties(self, added: Sequence[_Range]) -> dict[str, Any]:
         rows = [each.stop - each.position for each in added]
         record_bytes = max(_record_bytes.get(each.split.topic, GUESSED_RECORD_BYTES) for each in added)
-        return {**range_properties(self._settings), **fetch_properties(rows, record_bytes)}
+        return range_properties(self._settings, rows, record_bytes)
 
     def _drop(self, dropped: Sequence[_Range]) -> None:
         for each in dropped:

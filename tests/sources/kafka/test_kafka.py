@@ -21,13 +21,13 @@ from lowmark.sources.kafka import (
 )
 from lowmark.sources.kafka.client import Described, KafkaClient
 from lowmark.sources.kafka.columns import KafkaColumns
-from lowmark.sources.kafka.consumers import ConsumerCache
+from lowmark.sources.kafka.consumers import ConsumerCache, range_properties
 from lowmark.sources.kafka.enumerator import (
     KafkaEnumeratorState,
 )
 from lowmark.sources.kafka.first_rows import LOOK_SECONDS, RETRY_SECONDS, FirstRow, FirstRows
 from lowmark.sources.kafka.planner import DOUBTS, KafkaPlanner
-from lowmark.sources.kafka.reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
+from lowmark.sources.kafka.reader import BATCH_ROWS, KafkaSplitReader
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kafka.topics import Topic
 from lowmark.sources.kit.asking_planner import FORGET_SECONDS
@@ -364,7 +364,7 @@ def test_a_closed_reader_gives_its_consumer_back_once() -> None:
 
 
 def test_fetches_fit_the_range_and_users_have_the_last_word() -> None:
-    small, whole = fetch_properties([100] * 64, 100.0), fetch_properties([10**9, 5], 100.0)
+    small, whole = (range_properties(SETTINGS, rows, 100.0) for rows in ([100] * 64, [10**9, 5]))
     cache = ScriptedCache(ScriptedConsumer([]))
     reader = KafkaSplitReader(SETTINGS, KafkaColumns(), go_on=False, consumers=cache)
     reader.handle_splits_changes(SplitsAddition((split(stop=20),)))
