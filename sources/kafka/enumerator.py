@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext
@@ -41,14 +40,10 @@ class TopicList:
         del partition
         return topic in self.names
 
-    def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
-        """Return the existing topics. Raises KafkaTopicMissing for a missing topic that was never seen before."""
-        names = sorted(self.names)
-        found = client.topics(names)
-        missing = tuple(name for name in names if name not in found and name not in seen)
-        if missing:
-            raise KafkaTopicMissing(missing, brokers)
-        return list(found.values())
+    def find(self, client: KafkaClient, seen: Collection[str]) -> tuple[list[Topic], list[str]]:
+        """Return the existing topics, and the names that are missing; a topic that was seen before may be gone."""
+        found = client.topics(sorted(self.names))
+        return list(found.values()), sorted(self.names - found.keys() - set(seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +56,9 @@ class TopicPattern:
         del partition
         return matches(self.pattern, topic)
 
-    def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
-        del brokers, seen
-        return list(client.topics_like(self.pattern).values())
+    def find(self, client: KafkaClient, seen: Collection[str]) -> tuple[list[Topic], list[str]]:
+        del seen
+        return list(client.topics_like(self.pattern).values()), []
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +70,16 @@ class PartitionSet:
     def wants(self, topic: str, partition: int) -> bool:
         return (topic, partition) in self.partitions
 
-    def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
-        """Return their topics with the named partitions only. Raises as `TopicList.topics`."""
-        names = sorted({topic for topic, _ in self.partitions})
-        found = client.topics(names)
-        there = {(topic.name, number) for topic in found.values() for number in topic.partitions}
+    def find(self, client: KafkaClient, seen: Collection[str]) -> tuple[list[Topic], list[str]]:
+        """Return their topics with the named partitions only, and missing partitions as `TopicList.find`."""
+        found = client.topics(sorted({topic for topic, _ in self.partitions})).values()
+        there = {(topic.name, number) for topic in found for number in topic.partitions}
         missing = sorted(key for key in self.partitions - there if key[0] not in seen)
-        if missing:
-            raise KafkaTopicMissing(tuple(f"{topic}/{number}" for topic, number in missing), brokers)
-        return [
+        named = [
             replace(topic, partitions=tuple(each for each in topic.partitions if self.wants(topic.name, each)))
-            for topic in found.values()
+            for topic in found
         ]
+        return named, [split_id(*key) for key in missing]
 
 
 Subscriber = TopicList | TopicPattern | PartitionSet
@@ -155,15 +148,15 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
 
     # -- on the worker thread
 
-    def _topics(self) -> list[Topic]:
-        for _ in range(DOUBTS):
-            with suppress(KafkaTopicMissing):
-                return self._subscriber.topics(self._client, self._settings.place, self._topic_ids)
-            self._client.pause(DOUBT_SECONDS)
-        return self._subscriber.topics(self._client, self._settings.place, self._topic_ids)
-
     def _discover(self) -> list[KafkaSplit]:
-        found = self._topics()
+        found, missing = self._subscriber.find(self._client, self._topic_ids)
+        doubts = DOUBTS
+        while missing:
+            if doubts == 0:
+                raise KafkaTopicMissing(tuple(missing), self._settings.place)
+            doubts -= 1
+            self._client.pause(DOUBT_SECONDS)
+            found, missing = self._subscriber.find(self._client, self._topic_ids)
         # A topic without an id gets one when its brokers are upgraded, and stays the same topic.
         known = {name: topic_id for name, topic_id in self._topic_ids.items() if topic_id}
         first = dict(self._topic_ids) | {topic.name: topic.topic_id for topic in found} | known

@@ -13,7 +13,6 @@ from lowmark.sources.kafka import (
     KafkaOffsets,
     KafkaSource,
     KafkaSplit,
-    KafkaTopicMissing,
 )
 from lowmark.sources.kafka.consumers import ConsumerCache
 from lowmark.sources.kafka.enumerator import (
@@ -231,15 +230,16 @@ def test_what_is_named_must_be_there_at_first_and_may_go_later() -> None:
     client = ScriptedClient(orders={0: (0, 9)}, returns={0: (0, 1)})
     both = TopicList(frozenset({"orders", "returns"}))
 
-    assert [topic.name for topic in both.topics(client, "b:1", ())] == ["orders", "returns"]
+    found, missing = both.find(client, ())
+    assert ([topic.name for topic in found], missing) == (["orders", "returns"], [])
     del client.there["returns"]
-    with pytest.raises(KafkaTopicMissing, match="'returns' not found"):
-        both.topics(client, "b:1", {"orders"})
-    assert [topic.name for topic in both.topics(client, "b:1", {"returns"})] == ["orders"]
+    assert both.find(client, {"orders"})[1] == ["returns"]
+    found, missing = both.find(client, {"returns"})
+    assert ([topic.name for topic in found], missing) == (["orders"], [])
     pairs = PartitionSet(frozenset({("orders", 0), ("orders", 3)}))
-    with pytest.raises(KafkaTopicMissing, match="'orders/3' not found"):
-        pairs.topics(client, "b:1", ())
-    assert pairs.topics(client, "b:1", {"orders"})[0].partitions == (0,)
+    assert pairs.find(client, ())[1] == ["orders/3"]
+    found, missing = pairs.find(client, {"orders"})
+    assert (found[0].partitions, missing) == ((0,), [])
 
 
 def test_states_and_splits_survive_their_formats() -> None:
