@@ -173,16 +173,15 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
         ]
 
     def _prepare(self, splits: Sequence[KafkaSplit], late: bool) -> list[KafkaSplit]:  # noqa: FBT001  # as it is called
-        partitions = [(split.topic, split.partition) for split in splits]
+        partitions = [split.key for split in splits]
         earliest, latest = KafkaOffsets.earliest(), KafkaOffsets.latest()
         start = earliest if late else self._start
         starts = self._client.resolve(partitions, start, earliest, "look up where partitions begin")
         if self._stop is None:
-            return [replace(split, start=starts[split.topic, split.partition]) for split in splits]
+            return [replace(split, start=starts[split.key]) for split in splits]
         stops = self._client.resolve(partitions, self._stop, latest, "look up where partitions end")
         return [
-            replace(split, start=starts[key], stop=max(starts[key], stops[key]))
-            for split, key in zip(splits, partitions, strict=True)
+            replace(split, start=starts[split.key], stop=max(starts[split.key], stops[split.key])) for split in splits
         ]
 
 

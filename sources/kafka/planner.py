@@ -75,7 +75,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         for name in self._long_not_asked(splits):
             self._no_rows.pop(name, None)
             self._first_rows.forget(name)
-        dropped = self._drop_unsubscribed(splits, lambda split: self._subscribes(split.topic, split.partition))
+        dropped = self._drop_unsubscribed(splits, lambda split: self._subscribes(*split.key))
         splits = [split for split in splits if split.split_id not in dropped]
         return {**dropped, **self._latest(splits)}
 
@@ -83,7 +83,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         if not splits:
             return {}
         action = f"look up where {counted(len(splits), 'partition', ('ends', 'end'))}"
-        partitions: dict[TopicPartitionId, None] = dict.fromkeys((split.topic, split.partition) for split in splits)
+        partitions = dict.fromkeys(split.key for split in splits)
         questions = [dict.fromkeys(partitions, each) for each in (KafkaOffsets.latest(), KafkaOffsets.earliest())]
         names = sorted({topic for topic, _ in partitions})
         doubts = DOUBTS
@@ -106,8 +106,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         answers = self._with_open_transactions(splits, ends[0], action)
         plan: dict[str, SplitEnd] = {}
         for split in splits:
-            key = (split.topic, split.partition)
-            if key not in failed and key in answers:
+            if (key := split.key) not in failed and key in answers:
                 plan[split.split_id] = self._end(split, topics.get(split.topic), begins[0].get(key), answers[key])
         return plan
 
@@ -120,7 +119,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         """
         if not self._settings.read_committed:
             return ends
-        starts = {(split.topic, split.partition): split.start for split in splits}
+        starts = {split.key: split.start for split in splits}
         behind = {key: start for key, start in starts.items() if (end := ends.get(key)) is not None and end < start}
         if not behind:
             return ends
@@ -142,12 +141,12 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         if not splits:
             return {}
         position, action = KafkaOffsets.timestamp(time_us), f"find a time in {counted(len(splits), 'partition')}"
-        wanted = dict.fromkeys(((split.topic, split.partition) for split in splits), position)
+        wanted = dict.fromkeys((split.key for split in splits), position)
         found, failed = self._client.positions(wanted, action, patience_seconds=PATIENCE_SECONDS)
         self._unanswered.tell(len(failed), *self._example(failed))
         answers: dict[str, int | None] = {}
         for split in splits:
-            key, name = (split.topic, split.partition), split.split_id
+            key, name = split.key, split.split_id
             # An offset before the start need not be hidden, because planning handles such answers.
             hides = name in self._no_rows and found.get(key) == self._no_rows[name] >= split.start
             if key in found and not hides:
@@ -219,7 +218,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         return SplitEnd(stop, rows=max(0, stop - max(start, begin)), finished=stop == split.stop)
 
     def _look(self, splits: Sequence[KafkaSplit]) -> Mapping[str, FirstRow]:
-        wanted = {split.split_id: ((split.topic, split.partition), split.start) for split in splits}
+        wanted = {split.split_id: (split.key, split.start) for split in splits}
         rows, failed = self._first_rows.find(wanted)
         self._unanswered.tell(len(failed), *self._example(failed))
         return rows

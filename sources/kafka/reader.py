@@ -68,16 +68,11 @@ class _Range:
     stop: int
     chunks: list[list[pa.Array[Any]]]
     given: int  # the position before which all rows were handed out
-    rows: int = 0
-
-    @property
-    def key(self) -> TopicPartitionId:
-        return self.split.topic, self.split.partition
 
     def at_position(self) -> Any:
         from confluent_kafka import TopicPartition
 
-        return TopicPartition(self.split.topic, self.split.partition, self.position)
+        return TopicPartition(*self.split.key, self.position)
 
 
 class KafkaSplitReader(SplitReader[KafkaSplit]):
@@ -124,7 +119,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 if split.start >= split.stop:
                     self._over.append(new)
                     continue
-                self._ranges[new.key] = new
+                self._ranges[split.key] = new
                 self._topics.add(split.topic)
                 added.append(new)
             self._note_move()
@@ -192,7 +187,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _drop(self, dropped: Sequence[_Range]) -> None:
         for each in dropped:
-            del self._ranges[each.key]
+            del self._ranges[each.split.key]
         if dropped and self._ranges:  # the last ranges go with the next assignment
             self._used.consumer.incremental_unassign([each.at_position() for each in dropped])
 
@@ -259,8 +254,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             for chunks, column in zip(each.chunks, columns, strict=True):
                 chunks.append(column.slice(at, rows))
             at += rows
-            each.rows += rows
-            self._rows += rows
+        self._rows += at
         sample = wanted[:8]
         _record_bytes[parts[0][0].split.topic] = sum(map(len, sample)) / len(sample)
 
@@ -272,10 +266,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _flush(self) -> Fetched:
         ready: list[SplitRows] = []
         for each in (*self._over, *self._ranges.values()):
-            if each.rows:
-                batch = self._columns.batch(each.split.topic, each.split.partition, each.chunks)
+            if each.chunks[0]:
+                batch = self._columns.batch(*each.split.key, each.chunks)
                 ready.append(SplitRows(each.split.split_id, batch, each.position))
-                each.rows, each.chunks = 0, [[] for _ in each.chunks]
+                each.chunks = [[] for _ in each.chunks]
             each.given = each.position
         fetched = Fetched(tuple(ready), frozenset(each.split.split_id for each in self._over))
         self._over.clear()
@@ -320,7 +314,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             topic = there.get(each.split.topic)
             why = None if topic is None else other_topic(each.split, topic.topic_id)
             if why is None and (absent := _absent(each, topic)) is not None:
-                self._absent_since_seconds[each.key] = since_seconds = since.get(each.key, now_seconds)
+                self._absent_since_seconds[each.split.key] = since_seconds = since.get(each.split.key, now_seconds)
                 if at_last or now_seconds - since_seconds >= ABSENT_SECONDS:
                     why = f"the {absent} does not exist any more"
             if why is not None:
@@ -330,10 +324,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _lose_topic(self, each: _Range, reason: str) -> None:
         """Finish a range without the rows that were not handed out, because their topic is unknown."""
-        each.rows, each.chunks, each.position = 0, [[] for _ in each.chunks], each.given
+        each.chunks, each.position = [[] for _ in each.chunks], each.given
         self._loss.found(each.split, each.position, None, reason, topic_gone=True)
         each.given = each.stop
-        if self._ranges.get(each.key) is each:
+        if self._ranges.get(each.split.key) is each:
             self._finish(each)
 
     # -- errors and ends
@@ -376,12 +370,12 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         """
         # By the client, because a consumer's `get_watermark_offsets` gives the end as the begin if the question for the
         # begin fails (`rd_kafka_query_wmark_offsets_resp_cb` of librdkafka 2.16 drops the error).
-        questions = [{each.key: KafkaOffsets.earliest()}, {each.key: KafkaOffsets.latest()}]
+        questions = [{each.split.key: KafkaOffsets.earliest()}, {each.split.key: KafkaOffsets.latest()}]
         action = f"look up where the partition of split {each.split.split_id!r} begins and ends"
         begin, end = self._ask_once(questions, action)
-        low, high = begin[0].get(each.key), end[0].get(each.key)
+        low, high = begin[0].get(each.split.key), end[0].get(each.split.key)
         if low is None or high is None:
-            failed = {**begin[1], **end[1]}.get(each.key, "the partition is not known")
+            failed = {**begin[1], **end[1]}.get(each.split.key, "the partition is not known")
             self._used.errors.said = f"cannot {action}: {self._used.client.cause(failed)}"
             self._seek(each)  # ask again
             return False
@@ -401,12 +395,12 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
         The end of all records is asked for, because records of an open transaction are not lost.
         """
-        wanted = {each.key: KafkaOffsets.latest() for each in ranges}
+        wanted = {each.split.key: KafkaOffsets.latest() for each in ranges}
         action = f"look up where {counted(len(wanted), 'partition', ('ends', 'end'))}"
         [(ends, _)] = self._ask_once([wanted], action)
         lost = False
         for each in ranges:
-            if (end := ends.get(each.key)) is not None and end <= each.position:
+            if (end := ends.get(each.split.key)) is not None and end <= each.position:
                 lost = True
                 self._lost(each, None, f"the partition ends at offset {end} now")
         return lost
