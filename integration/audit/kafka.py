@@ -86,7 +86,7 @@ class KafkaAudit:
         with_rows = [partition for partition in begins if begins[partition] < ends[partition]]
         sizes = [ends[each] - begins[each] for each in with_rows]
         properties = range_properties(settings, sizes, GUESSED_RECORD_BYTES)
-        kept = KeptConsumer(settings, properties, None, LibrdkafkaLog(settings.redact, frozenset({"CONFWARN"})))
+        kept = KeptConsumer(settings, properties, LibrdkafkaLog(settings.redact, frozenset({"CONFWARN"})))
         reading = _Reading(self, kept, client, begins, ends)
         try:
             kept.consumer.assign([TopicPartition(each[0], each[1], begins[each]) for each in with_rows])

@@ -68,11 +68,12 @@ def range_properties(settings: KafkaSettings, rows: Sequence[int], record_bytes:
 class KeptConsumer:
     """A consumer, its properties (`key`) and errors, and a client for the ids of topics, which no consumer tells."""
 
-    def __init__(self, settings: KafkaSettings, properties: Mapping[str, Any], key: object, log: LibrdkafkaLog) -> None:
+    def __init__(self, settings: KafkaSettings, properties: Mapping[str, Any], log: LibrdkafkaLog) -> None:
         from confluent_kafka import Consumer
 
-        self.key, self.errors = key, ClientErrors(settings, log)
-        complete = settings.properties(properties) | {"error_cb": self.errors}
+        complete = settings.properties(properties)
+        self.key, self.errors = _key(complete), ClientErrors(settings, log)
+        complete["error_cb"] = self.errors
         self.consumer: Consumer = created(lambda: Consumer(complete, logger=self.errors.log), settings)
         self.client = KafkaClient(settings, patience_seconds=ASK_SECONDS, log=log)
 
@@ -88,8 +89,7 @@ def _key(properties: Mapping[str, Any]) -> object:
 class ConsumerCache:
     """Keeps consumers that are not in use: a few, of which the one unused for longest is closed first. Thread-safe."""
 
-    def __init__(self, *, idle_seconds: float = IDLE_SECONDS, most_idle: int = MOST_IDLE) -> None:
-        self._idle_seconds, self._most_idle = idle_seconds, most_idle
+    def __init__(self) -> None:
         self._lock, self._pid = threading.Lock(), os.getpid()
         self._idle: list[KeptConsumer] = []
         self._logs: dict[object, LibrdkafkaLog] = {}
@@ -98,8 +98,7 @@ class ConsumerCache:
 
     def take(self, settings: KafkaSettings, properties: Mapping[str, Any]) -> KeptConsumer:
         """Return a free consumer with these properties. Raises KafkaUnavailable if they are invalid."""
-        complete = settings.properties(properties)
-        key = _key(complete)
+        key = _key(settings.properties(properties))
         self._after_fork()
         while (kept := self._take_idle(key)) is not None:
             kept.consumer.consume(1, 0.0)  # delivers errors since its last use by callbacks
@@ -108,7 +107,7 @@ class ConsumerCache:
             kept.close()  # brokers were away, so this consumer may know outdated leaders
         # Consumers that replace each other share a log, because each consumer would repeat the same lines.
         log = self._logs.setdefault(_key(settings.properties({})), LibrdkafkaLog(settings.redact))
-        return KeptConsumer(settings, properties, key, log)
+        return KeptConsumer(settings, properties, log)
 
     def _take_idle(self, key: object) -> KeptConsumer | None:
         with self._lock:
@@ -124,10 +123,10 @@ class ConsumerCache:
         self._after_fork()
         with self._lock:
             self._idle.append(kept)
-            surplus, self._idle = self._idle[: -self._most_idle], self._idle[-self._most_idle :]
+            surplus, self._idle = self._idle[:-MOST_IDLE], self._idle[-MOST_IDLE:]
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = threading.Timer(self._idle_seconds, self.close)
+            self._timer = threading.Timer(IDLE_SECONDS, self.close)
             self._timer.daemon = True
             self._timer.start()
         for each in surplus:

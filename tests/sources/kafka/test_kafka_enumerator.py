@@ -273,7 +273,8 @@ def test_consumers_are_kept_by_their_properties_and_not_over_a_fork(monkeypatch:
     monkeypatch.setattr(
         "lowmark.sources.kafka.librdkafka.ClientErrors.__call__", lambda *_: None
     )  # an address without a broker
-    cache = ConsumerCache(idle_seconds=60.0, most_idle=2)
+    monkeypatch.setattr("lowmark.sources.kafka.consumers.MOST_IDLE", 2)
+    cache = ConsumerCache()
     settings = KafkaSettings("127.0.0.1:1", {}, 1.0, read_committed=True)
     first = cache.take(settings, {"group.id": "a"})
     cache.give_back(first)
