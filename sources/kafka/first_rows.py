@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -148,7 +148,12 @@ class _Look:
     def seen(self) -> tuple[dict[TopicPartitionId, _Seen], dict[TopicPartitionId, Exception]]:
         from confluent_kafka import TopicPartition
 
-        kept = self._consumers.take(self._settings, self._properties())
+        properties = {
+            **range_properties(self._settings, [1], 0.0),
+            "fetch.message.max.bytes": FETCH_BYTES,
+            "queued.min.messages": 1,  # one fetch brings all partitions; only the missing ones need a second fetch
+        }
+        kept = self._consumers.take(self._settings, properties)
         try:
             kept.consumer.assign([TopicPartition(*key, at) for key, at in self._wanted.items()])
             until = self._now_seconds() + LOOK_SECONDS
@@ -219,10 +224,3 @@ class _Look:
         self._errors[key] = error.str()
         if not may_pass(error):
             self._waiting.discard(key)
-
-    def _properties(self) -> dict[str, Any]:
-        return {
-            **range_properties(self._settings, [1], 0.0),
-            "fetch.message.max.bytes": FETCH_BYTES,
-            "queued.min.messages": 1,  # one fetch brings all partitions; only the missing ones need a second fetch
-        }

@@ -138,8 +138,6 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         """
         if not self._searchable or self._transactional:
             return None
-        if not splits:
-            return {}
         position, action = KafkaOffsets.timestamp(time_us), f"find a time in {counted(len(splits), 'partition')}"
         wanted = dict.fromkeys((split.key for split in splits), position)
         found, failed = self._client.positions(wanted, action, patience_seconds=PATIENCE_SECONDS)
