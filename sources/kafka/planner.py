@@ -89,30 +89,31 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         doubts = DOUBTS
         while True:
             described = self._client.describe(names, patience_seconds=PATIENCE_SECONDS)
-            ends, begins = self._client.positions_of_each(questions, action, patience_seconds=PATIENCE_SECONDS)
-            failed = {**ends[1], **begins[1]}
+            answers = self._client.positions(questions, action, patience_seconds=PATIENCE_SECONDS)
+            (ends, without_end), (begins, without_begin) = answers
+            failed = {**without_end, **without_begin}
             topics, failed_topics = described() if len(failed) < len(partitions) else ({}, {})
             failed |= {key: failed_topics[key[0]] for key in partitions if key[0] in failed_topics}
             if len(failed) == len(partitions):
                 self._check_silence(failed, action)
                 return {}
             answered = [key for key in partitions if key not in failed]
-            gone = [key for key in answered if key[0] not in topics or None in (ends[0][key], begins[0][key])]
+            gone = [key for key in answered if key[0] not in topics or None in (ends[key], begins[key])]
             if doubts == 0 or not gone:
                 break
             doubts -= 1
             self._client.pause(DOUBT_SECONDS)
         self._unanswered.see(len(failed), len(partitions), *self._example(failed))
-        answers = self._with_open_transactions(splits, ends[0], action)
+        ends = self._with_open_transactions(splits, ends, action)
         plan: dict[str, SplitEnd] = {}
         for split in splits:
-            if (key := split.key) not in failed and key in answers:
-                plan[split.split_id] = self._end(split, topics.get(split.topic), begins[0].get(key), answers[key])
+            if (key := split.key) not in failed and key in ends:
+                plan[split.split_id] = self._end(split, topics.get(split.topic), begins.get(key), ends[key])
         return plan
 
     def _with_open_transactions(
-        self, splits: Sequence[KafkaSplit], ends: Mapping[TopicPartitionId, int | None], action: str
-    ) -> Mapping[TopicPartitionId, int | None]:
+        self, splits: Sequence[KafkaSplit], ends: dict[TopicPartitionId, int | None], action: str
+    ) -> dict[TopicPartitionId, int | None]:
         """Let a split end at its start if only an open transaction lies before the start.
 
         A start may come from a query that reads what is not committed. A partition without an answer is left out.
@@ -124,7 +125,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         if not behind:
             return ends
         asked = dict.fromkeys(behind, KafkaOffsets.latest())
-        found, _ = self._client.positions(asked, action, patience_seconds=PATIENCE_SECONDS, stable=False)
+        [(found, _)] = self._client.positions([asked], action, patience_seconds=PATIENCE_SECONDS, stable=False)
         highs = {key: None if high is None else min(high, behind[key]) for key, high in found.items()}
         return {key: end for key, end in ends.items() if key not in behind} | highs
 
@@ -140,7 +141,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
             return None
         position, action = KafkaOffsets.timestamp(time_us), f"find a time in {counted(len(splits), 'partition')}"
         wanted = dict.fromkeys((split.key for split in splits), position)
-        found, failed = self._client.positions(wanted, action, patience_seconds=PATIENCE_SECONDS)
+        [(found, failed)] = self._client.positions([wanted], action, patience_seconds=PATIENCE_SECONDS)
         self._unanswered.tell(len(failed), *self._example(failed))
         answers: dict[str, int | None] = {}
         for split in splits:

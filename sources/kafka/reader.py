@@ -372,10 +372,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         # begin fails (`rd_kafka_query_wmark_offsets_resp_cb` of librdkafka 2.16 drops the error).
         questions = [{each.split.key: KafkaOffsets.earliest()}, {each.split.key: KafkaOffsets.latest()}]
         action = f"look up where the partition of split {each.split.split_id!r} begins and ends"
-        begin, end = self._ask_once(questions, action)
-        low, high = begin[0].get(each.split.key), end[0].get(each.split.key)
+        (begins, without_begin), (ends, without_end) = self._ask_once(questions, action)
+        low, high = begins.get(each.split.key), ends.get(each.split.key)
         if low is None or high is None:
-            failed = {**begin[1], **end[1]}.get(each.split.key, "the partition is not known")
+            failed = {**without_begin, **without_end}.get(each.split.key, "the partition is not known")
             self._used.errors.said = f"cannot {action}: {self._used.client.cause(failed)}"
             self._seek(each)  # ask again
             return False
@@ -410,7 +410,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     ) -> Sequence[Positions]:
         """Look up offsets of all records, and give the error of a client that cannot ask to each partition."""
         try:
-            return self._used.client.positions_of_each(questions, action, patience_seconds=0.0, stable=False)
+            return self._used.client.positions(questions, action, patience_seconds=0.0, stable=False)
         except KafkaUnavailable as silent:
             return [({}, dict.fromkeys(asked, silent)) for asked in questions]
 

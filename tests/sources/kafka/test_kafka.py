@@ -402,7 +402,7 @@ class ScriptedClient(KafkaClient):
     def topics(self, names: Sequence[str], action: str = "") -> dict[str, Topic]:
         return {name: Topic(name, self.ids[name], tuple(self.there[name])) for name in names if name in self.there}
 
-    def positions_of_each(
+    def positions(
         self,
         wanted: Any,
         action: str,

@@ -92,8 +92,8 @@ def test_a_record_that_comes_while_its_time_is_looked_up_is_read() -> None:
     """The record at offset n is of second n, and one comes after each question."""
 
     class Growing(ScriptedClient):
-        def positions_of_each(self, wanted: Any, action: str, **more: Any) -> Any:
-            answers = super().positions_of_each(wanted, action, **more)
+        def positions(self, wanted: Any, action: str, **more: Any) -> Any:
+            answers = super().positions(wanted, action, **more)
             begin, end = self.there["orders"][0]
             self.there["orders"][0] = begin, end + bool(wanted[0])
             return answers
