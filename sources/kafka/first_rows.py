@@ -26,6 +26,7 @@ from .librdkafka import may_pass, offset_of, partition_of
 from .offsets import TopicPartitionId
 from .reader import partition_runs
 from .settings import KafkaSettings
+from .split import KafkaSplit
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -79,7 +80,7 @@ class _Seen:
 
 
 class FirstRows:
-    """The first rows from offsets on. For one thread at a time."""
+    """The first rows of splits from their starts on. For one thread at a time."""
 
     def __init__(
         self,
@@ -92,28 +93,27 @@ class FirstRows:
         self._seen: dict[str, _Seen] = {}
         self._retry_at_seconds: dict[str, float] = {}
 
-    def find(
-        self, wanted: Mapping[str, tuple[TopicPartitionId, int]]
-    ) -> tuple[dict[str, FirstRow], dict[TopicPartitionId, Exception]]:
-        """Return the first rows by split id, without unknown rows, and the errors of partitions without an answer."""
+    def find(self, splits: Sequence[KafkaSplit]) -> tuple[dict[str, FirstRow], dict[TopicPartitionId, Exception]]:
+        """Return the first rows that are known, by split id, and the errors of partitions without an answer."""
         found: dict[str, FirstRow] = {}
-        ask: dict[TopicPartitionId, int] = {}
-        names: dict[TopicPartitionId, str] = {}
+        ask: dict[TopicPartitionId, KafkaSplit] = {}
         now_seconds = self._now_seconds()
-        for name, (key, offset) in wanted.items():
-            row = self._seen[name].first_from(offset) if name in self._seen else None
+        for split in splits:
+            name = split.split_id
+            row = self._seen[name].first_from(split.start) if name in self._seen else None
             if row is not None:
                 found[name] = row
-            elif key not in ask and self._retry_at_seconds.get(name, now_seconds) <= now_seconds:
-                ask[key], names[key] = offset, name
+            elif split.key not in ask and self._retry_at_seconds.get(name, now_seconds) <= now_seconds:
+                ask[split.key] = split
         if not ask:
             return found, {}
-        seen, failed = _Look(self._settings, self._consumers, self._now_seconds, ask).seen()
-        for key, name in names.items():
-            each = seen[key]
+        starts = {key: split.start for key, split in ask.items()}
+        seen, failed = _Look(self._settings, self._consumers, self._now_seconds, starts).seen()
+        for key, split in ask.items():
+            name, each = split.split_id, seen[key]
             if each.rows:
                 self._seen[name] = each
-                row = each.first_from(ask[key])
+                row = each.first_from(split.start)
                 assert row is not None, "rows before the offset are not taken"
                 found[name] = row
             elif each.ended:

@@ -217,8 +217,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         return SplitEnd(stop, rows=max(0, stop - max(start, begin)), finished=stop == split.stop)
 
     def _look(self, splits: Sequence[KafkaSplit]) -> Mapping[str, FirstRow]:
-        wanted = {split.split_id: (split.key, split.start) for split in splits}
-        rows, failed = self._first_rows.find(wanted)
+        rows, failed = self._first_rows.find(splits)
         self._unanswered.tell(len(failed), *self._example(failed))
         return rows
 

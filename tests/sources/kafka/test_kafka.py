@@ -747,9 +747,7 @@ def test_two_splits_of_one_partition_and_two_topics_of_one_number() -> None:
     tails = Tails({0: lambda at: [row(at), row(at, topic="returns")]})
     rows = FirstRows(SETTINGS, consumers=ScriptedCache(tails), now_seconds=StillClock())
 
-    found, failed = rows.find(
-        {"orders/0": (("orders", 0), 4), "orders/0@b": (("orders", 0), 9), "returns/0": (("returns", 0), 4)}
-    )
+    found, failed = rows.find([split(0, 4), split(0, 9, split_id="orders/0@b"), split(0, 4, topic="returns")])
 
     assert found == {"orders/0": FirstRow(4, 4 * SECOND), "returns/0": FirstRow(4, 4 * SECOND)}
     assert failed == {}
@@ -760,7 +758,7 @@ def test_a_look_reads_as_the_source_does_and_gives_its_consumer_back(committed: 
     cache = ScriptedCache(Tails())
     settings = KafkaSettings("b:1", {}, 1.0, read_committed=committed)
 
-    FirstRows(settings, consumers=cache).find({"orders/0": (("orders", 0), 4)})
+    FirstRows(settings, consumers=cache).find([split(0, 4)])
 
     assert cache.given_back == 1
     assert cache.properties["isolation.level"] == ("read_committed" if committed else "read_uncommitted")
