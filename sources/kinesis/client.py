@@ -268,6 +268,12 @@ def milliseconds(time_of: datetime) -> int:
     return us_of(time_of) // MILLISECOND_US
 
 
+def parents_of(shard: Mapping[str, Any]) -> list[str]:
+    """The ids of the shards of which a shard was made: none, one that was split, or two that were merged."""
+    named = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+    return [str(parent) for parent in named if parent]
+
+
 def sequence_of(record: Mapping[str, Any]) -> int:
     """The sequence number of a record."""
     return int(record["SequenceNumber"])
