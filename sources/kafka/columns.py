@@ -108,8 +108,7 @@ def _timestamps(milliseconds: Sequence[int]) -> pa.Array[Any]:
     at_ms = np.fromiter(milliseconds, np.int64, len(milliseconds))
     none = at_ms < 0
     at_us = np.minimum(at_ms, LATEST_MS) * 1_000
-    column: pa.Array[Any] = pa.array(at_us, pa.int64(), mask=none if none.any() else None)
-    return column.view(pa.timestamp("us", "UTC"))
+    return pa.array(at_us, pa.int64(), mask=none if none.any() else None).view(pa.timestamp("us", "UTC"))
 
 
 def _timestamp_types(types: Sequence[int]) -> pa.Array[Any]:
@@ -122,8 +121,7 @@ def _headers(headers: list[Any]) -> pa.Array[Any]:
     """A list of (key, value) for each record, null for a record without headers."""
     if not any(headers):
         return pa.nulls(len(headers), HEADERS)
-    pairs: pa.Array[Any] = pa.array([each or None for each in headers], pa.map_(pa.string(), pa.binary()))
-    return pairs.cast(HEADERS)
+    return pa.array([each or None for each in headers], pa.map_(pa.string(), pa.binary())).cast(HEADERS)
 
 
 def _first_invalid(column: str, values: Sequence[bytes | None], messages: Sequence[Message]) -> Exception:
