@@ -41,9 +41,8 @@ class LibrdkafkaLog:
         other._drop = kinds  # noqa: SLF001  # of its own class
         return other
 
-    def log(self, level: int, text: str, *parts: object) -> None:
-        """Log one line, as the client calls it: (level, "%s [%s] %s", kind, client, message)."""
-        kind = str(parts[0]) if parts else text
+    def log(self, level: int, text: str, kind: str, client: str, message: str) -> None:
+        """Log one line, as the client calls it with the text "%s [%s] %s"."""
         if kind in self._drop:
             return
         now, last = self._now_seconds(), self._last.get(kind)
@@ -54,7 +53,7 @@ class LibrdkafkaLog:
         left_out = self._left_out.pop(kind, 0)
         more = f" ({left_out} more lines of this kind were left out)" if left_out else ""
         # An absent broker's error in librdkafka's log is a warning for us, because we retry, and raise if that fails.
-        _log.log(min(level, logging.WARNING), "%s%s", self._redact(text % parts if parts else text), more)
+        _log.log(min(level, logging.WARNING), "%s%s", self._redact(text % (kind, client, message)), more)
 
 
 _LOST = "mechanism handshake failed: Local: "

@@ -248,9 +248,7 @@ class KinesisClient:
         if code == "ResourceNotFoundException":
             stream = asked.get("StreamName") or asked.get("StreamARN") or "what was listed"
             raise KinesisStreamMissing(self.settings.place, f"stream {stream!r}", action) from None
-        if code in REFUSED or (status in {401, 403}):
-            raise KinesisRefused(self.settings.place, action, cause) from None
-        if status >= 500 or code in PASSING:
+        if (status >= 500 or code in PASSING) and code not in REFUSED and status not in {401, 403}:
             return cause
         raise KinesisRefused(self.settings.place, action, cause) from None
 
