@@ -22,14 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
-from .librdkafka import may_pass, offset_of, partition_of
+from .librdkafka import may_pass, offset_of, parted, partition_of
 from .offsets import TopicPartitionId
 from .reader import partition_runs
 from .settings import KafkaSettings
 from .split import KafkaSplit
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from confluent_kafka import KafkaError, Message
 
 LOOK_SECONDS = 2.0
 """How long a look may take. Nothing is claimed for a partition that has not answered by then."""
@@ -176,20 +176,18 @@ class _Look:
         }
 
     def _take(self, kept: KeptConsumer) -> None:
-        from confluent_kafka import Message, TopicPartition
+        from confluent_kafka import TopicPartition
 
         # One message at a time, because a call for a chunk waits for the whole chunk or the whole time.
         messages = kept.consumer.consume(1, POLL_SECONDS)
         messages += kept.consumer.consume(CHUNK, 0.0) if messages else []
-        if any(map(Message.error, messages)):
-            for message in messages:
-                if message.error() is not None:
-                    self._take_error(message)
-            messages = [message for message in messages if message.error() is None]
+        records, errors = parted(messages)
+        for message, error in errors:
+            self._take_error(message, error)
         last: TopicPartitionId | None = None
-        for last, begin, end in partition_runs(messages, one_topic=self._one_topic) if messages else ():
+        for last, begin, end in partition_runs(records, one_topic=self._one_topic) if records else ():
             if last in self._assigned:
-                self._add(last, messages[begin:end])
+                self._add(last, records[begin:end])
         # A partition with its answer and its batch is fetched no further, because it would delay the others.
         done = [
             key for key in sorted(self._assigned - self._waiting) if key != last or self._seen[key].rows >= MOST_ROWS
@@ -209,11 +207,11 @@ class _Look:
             self._seen[key].add(offsets[skip:], np.array(times[skip:], np.int64))
             self._waiting.discard(key)
 
-    def _take_error(self, message: Message) -> None:
+    def _take_error(self, message: Message, error: KafkaError) -> None:
         from confluent_kafka import KafkaError
 
-        error, key = message.error(), partition_of(message)
-        if error is None or key not in self._waiting:
+        key = partition_of(message)
+        if key not in self._waiting:
             return
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's own codes
             # An end at the offset itself: this replica does not know the offset yet.

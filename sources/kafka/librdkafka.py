@@ -1,4 +1,4 @@
-"""The log of librdkafka, the errors of its callbacks, the errors that waiting may cure, and the place of a message."""
+"""The log of librdkafka, the errors of its callbacks, the errors that waiting may cure, and what a message tells."""
 
 from __future__ import annotations
 
@@ -98,6 +98,16 @@ def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:
             settings.redact(str(wrong.args[0].str() if wrong.args else wrong)),
             "check the names and values of the options; they are librdkafka's, not the Java client's.",
         ) from None  # the cause may quote a secret
+
+
+def parted(messages: list[Message]) -> tuple[list[Message], list[tuple[Message, KafkaError]]]:
+    """Return the records among messages, and the other messages, each with its error or end."""
+    from confluent_kafka import Message
+
+    if not any(map(Message.error, messages)):  # as almost always, and without a loop over records
+        return messages, []
+    errors = [(message, error) for message in messages if (error := message.error()) is not None]
+    return [message for message in messages if message.error() is None], errors
 
 
 def partition_of(message: Message) -> TopicPartitionId:

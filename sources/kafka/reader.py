@@ -30,7 +30,7 @@ from .client import Positions
 from .columns import KafkaColumns
 from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
 from .errors import KafkaUnavailable
-from .librdkafka import may_pass, offset_of, partition_of
+from .librdkafka import may_pass, offset_of, parted, partition_of
 from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
 from .split import DataLoss, KafkaSplit, other_topic
@@ -198,25 +198,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         # records after the range itself, once the range is finished and unassigned.
         left = max(each.stop - each.position for each in active)
         with collecting_nothing():
-            messages = self._used.consumer.consume(min(CHUNK, left), POLL_SECONDS)
-            moved = bool(messages) and self._take_messages(messages)
-        if moved:
+            records, errors = parted(self._used.consumer.consume(min(CHUNK, left), POLL_SECONDS))
+            self._add(records)
+            answers = [self._take_error(message, error) for message, error in errors]
+        if records or any(answers):
             self._note_move()
         else:
             self._check_alive(active)
-
-    def _take_messages(self, messages: Sequence[Message]) -> bool:
-        """Take records, errors and ends; return whether they are a sign of life."""
-        from confluent_kafka import Message
-
-        if not any(map(Message.error, messages)):
-            self._add(messages)
-            return True
-        errors = [message for message in messages if message.error() is not None]
-        messages = [message for message in messages if message.error() is None]
-        self._add(messages)
-        alive = [self._take_error(message) for message in errors]
-        return bool(messages) or any(alive)
 
     def _add(self, messages: Sequence[Message]) -> None:
         """Sort records into their ranges, neighbours of one partition together, without a loop over records."""
@@ -332,14 +320,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     # -- errors and ends
 
-    def _take_error(self, message: Message) -> bool:
+    def _take_error(self, message: Message, error: KafkaError) -> bool:
         """Take an error or an end; return whether it answers our requests."""
         from confluent_kafka import KafkaError
 
-        error: KafkaError | None = message.error()
         key = partition_of(message)
         each = self._ranges.get(key)
-        if error is None or (each is None and key[1] >= 0):
+        if each is None and key[1] >= 0:
             return True  # of a split that was finished a moment ago
         code = error.code()
         if code == KafkaError._PARTITION_EOF and each is not None:  # noqa: SLF001  # librdkafka's own codes
