@@ -73,10 +73,10 @@ class KafkaColumns:
         """Return one batch of one partition.
 
         Args:
-            chunks: the parts of each column of `per_record`; without such a column, arrays with the number of rows.
+            chunks: each has a column for each of `per_record`; without such a column, an array with the number of rows.
         """
-        rows = sum(map(len, chunks[0]))
-        parts = dict(zip(self.per_record, chunks, strict=False))
+        rows = sum(len(columns[0]) for columns in chunks)
+        parts = dict(zip(self.per_record, zip(*chunks, strict=True), strict=False))
         constant: dict[str, Any] = {"topic": topic, "partition": partition}
         arrays = [
             pa.repeat(pa.scalar(constant[field.name], field.type), rows)

@@ -16,7 +16,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +66,8 @@ class _Range:
     split: KafkaSplit
     position: int
     stop: int
-    chunks: list[list[pa.Array[Any]]]
     given: int  # the position before which all rows were handed out
+    chunks: list[list[pa.Array[Any]]] = field(default_factory=list)  # the rows from there on: the columns of each chunk
 
     def at_position(self) -> Any:
         from confluent_kafka import TopicPartition
@@ -114,8 +114,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             added = []
             for split in change.splits:
                 assert split.stop is not None, "slices have one"
-                chunks: list[list[pa.Array[Any]]] = [[] for _ in self._columns.per_record or ("rows",)]
-                new = _Range(split, split.start, split.stop, chunks, given=split.start)
+                new = _Range(split, split.start, split.stop, given=split.start)
                 if split.start >= split.stop:
                     self._over.append(new)
                     continue
@@ -239,8 +238,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         at = 0
         for each, begin, end in parts:
             rows = end - begin
-            for chunks, column in zip(each.chunks, columns, strict=True):
-                chunks.append(column.slice(at, rows))
+            each.chunks.append([column.slice(at, rows) for column in columns])
             at += rows
         self._rows += at
         sample = wanted[:8]
@@ -254,10 +252,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _flush(self) -> Fetched:
         ready: list[SplitRows] = []
         for each in (*self._over, *self._ranges.values()):
-            if each.chunks[0]:
+            if each.chunks:
                 batch = self._columns.batch(*each.split.key, each.chunks)
                 ready.append(SplitRows(each.split.split_id, batch, each.position))
-                each.chunks = [[] for _ in each.chunks]
+                each.chunks = []
             each.given = each.position
         fetched = Fetched(tuple(ready), frozenset(each.split.split_id for each in self._over))
         self._over.clear()
@@ -312,7 +310,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _lose_topic(self, each: _Range, reason: str) -> None:
         """Finish a range without the rows that were not handed out, because their topic is unknown."""
-        each.chunks, each.position = [[] for _ in each.chunks], each.given
+        each.chunks, each.position = [], each.given
         self._loss.found(each.split, each.position, None, reason, topic_gone=True)
         each.given = each.stop
         if self._ranges.get(each.split.key) is each:
