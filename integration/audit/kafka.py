@@ -19,7 +19,7 @@ from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
 from lowmark.sources.kafka.errors import KafkaUnavailable
 from lowmark.sources.kafka.librdkafka import LibrdkafkaLog, may_pass, partition_of
 from lowmark.sources.kafka.offsets import TopicPartitionId
-from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES, collecting_nothing, fetch_properties
+from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES, collecting_nothing
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.watermark.printable import counted
 from lowmark.watermark.replay.report import AuditReport
@@ -85,8 +85,8 @@ class KafkaAudit:
 
         with_rows = [partition for partition in begins if begins[partition] < ends[partition]]
         sizes = [ends[each] - begins[each] for each in with_rows]
-        properties = {**range_properties(settings), **fetch_properties(sizes, GUESSED_RECORD_BYTES)}
-        kept = KeptConsumer(settings, properties, None, LibrdkafkaLog(settings.redact, frozenset({"CONFWARN"})))
+        properties = range_properties(settings, sizes, GUESSED_RECORD_BYTES)
+        kept = KeptConsumer(settings, properties, LibrdkafkaLog(settings.redact, frozenset({"CONFWARN"})))
         reading = _Reading(self, kept, client, begins, ends)
         try:
             kept.consumer.assign([TopicPartition(each[0], each[1], begins[each]) for each in with_rows])

@@ -72,9 +72,7 @@ class TopicRange:
         every = [(topic, partition) for topic, each in found.items() for partition in each.partitions]
         questions = [dict.fromkeys(every, each) for each in (_EARLIEST, _LATEST)]
         action = f"ask where {self.topics} end"
-        (first, no_first), (last, no_last) = self.client.positions_of_each(
-            questions, action, patience_seconds=LEADER_SECONDS
-        )
+        (first, no_first), (last, no_last) = self.client.positions(questions, action, patience_seconds=LEADER_SECONDS)
         if silent := {**no_first, **no_last}:
             why = next(iter(silent.values()))
             if len(silent) == len(every):
@@ -127,7 +125,7 @@ class TopicRange:
 
     def _at(self, time_us: int, begins: Offsets, ends: Offsets) -> Offsets:
         wanted = {partition: KafkaOffsets.timestamp(time_us) for partition in ends}
-        found, _ = self.client.positions(wanted, f"search {self.topics} by time")
+        [(found, _)] = self.client.positions([wanted], f"search {self.topics} by time")
         at = Offsets()
         for partition, end in ends.items():
             offset = found.get(partition)

@@ -130,30 +130,20 @@ class KafkaClient:
 
     def positions(
         self,
-        wanted: Mapping[TopicPartitionId, KafkaOffsets],
-        action: str,
-        *,
-        patience_seconds: float | None = None,
-        stable: bool = True,
-    ) -> Positions:
-        """Look up "earliest", "latest" and timestamps, of all partitions in one request.
-
-        Args:
-            patience_seconds: how long partitions without an answer are asked again; the answer then leaves them out.
-                None: for the whole allowed time.
-            stable: whether "latest" is the last stable offset if only committed records are read.
-        """
-        return self.positions_of_each([wanted], action, patience_seconds=patience_seconds, stable=stable)[0]
-
-    def positions_of_each(
-        self,
         wanted: Sequence[Mapping[TopicPartitionId, KafkaOffsets]],
         action: str,
         *,
         patience_seconds: float | None = None,
         stable: bool = True,
     ) -> list[Positions]:
-        """Do several `positions` at once, with all requests under way together."""
+        """Look up "earliest", "latest" and timestamps, with the requests of all questions under way together.
+
+        Args:
+            wanted: the questions, each about some partitions, which are asked about in one request.
+            patience_seconds: how long partitions without an answer are asked again; the answer then leaves them out.
+                None: for the whole allowed time.
+            stable: whether "latest" is the last stable offset if only committed records are read.
+        """
         from confluent_kafka import IsolationLevel, KafkaError, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
@@ -222,8 +212,8 @@ class KafkaClient:
         ask = {partition: fallback if at is None else at for partition, at in given.items() if not isinstance(at, int)}
         simple = {each: spec for each, spec in ask.items() if spec.kind in ("earliest", "latest", "timestamp")}
         timed = {each: KafkaOffsets.latest() for each, spec in simple.items() if spec.kind == "timestamp"}
-        ends, _ = self.positions(timed, action)  # first, because a record that comes meanwhile may have the time
-        answers, _ = self.positions(simple, action)
+        [(ends, _)] = self.positions([timed], action)  # first, because a record that comes meanwhile may have the time
+        [(answers, _)] = self.positions([simple], action)
         for offsets in (ends, answers):
             found |= {partition: offset for partition, offset in offsets.items() if offset is not None}
         # The remaining partitions have a fallback that has to be looked up.

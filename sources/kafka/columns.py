@@ -73,10 +73,10 @@ class KafkaColumns:
         """Return one batch of one partition.
 
         Args:
-            chunks: the parts of each column of `per_record`; without such a column, arrays with the number of rows.
+            chunks: each has a column for each of `per_record`; without such a column, an array with the number of rows.
         """
-        rows = sum(map(len, chunks[0]))
-        parts = dict(zip(self.per_record, chunks, strict=False))
+        rows = sum(len(columns[0]) for columns in chunks)
+        parts = dict(zip(self.per_record, zip(*chunks, strict=True), strict=False))
         constant: dict[str, Any] = {"topic": topic, "partition": partition}
         arrays = [
             pa.repeat(pa.scalar(constant[field.name], field.type), rows)
@@ -108,8 +108,7 @@ def _timestamps(milliseconds: Sequence[int]) -> pa.Array[Any]:
     at_ms = np.fromiter(milliseconds, np.int64, len(milliseconds))
     none = at_ms < 0
     at_us = np.minimum(at_ms, LATEST_MS) * 1_000
-    column: pa.Array[Any] = pa.array(at_us, pa.int64(), mask=none if none.any() else None)
-    return column.view(pa.timestamp("us", "UTC"))
+    return pa.array(at_us, pa.int64(), mask=none if none.any() else None).view(pa.timestamp("us", "UTC"))
 
 
 def _timestamp_types(types: Sequence[int]) -> pa.Array[Any]:
@@ -122,8 +121,7 @@ def _headers(headers: list[Any]) -> pa.Array[Any]:
     """A list of (key, value) for each record, null for a record without headers."""
     if not any(headers):
         return pa.nulls(len(headers), HEADERS)
-    pairs: pa.Array[Any] = pa.array([each or None for each in headers], pa.map_(pa.string(), pa.binary()))
-    return pairs.cast(HEADERS)
+    return pa.array([each or None for each in headers], pa.map_(pa.string(), pa.binary())).cast(HEADERS)
 
 
 def _first_invalid(column: str, values: Sequence[bytes | None], messages: Sequence[Message]) -> Exception:

@@ -12,13 +12,10 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-import msgspec
 from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext
-from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator, still_wanted
-from lowmark.sources.serializer import DataclassSerializer
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator, still_wanted
 from lowmark.watermark.printable import counted
 
 from .client import KafkaClient
@@ -48,14 +45,10 @@ class TopicList:
         del partition
         return topic in self.names
 
-    def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
-        """Return the existing topics. Raises KafkaTopicMissing for a missing topic that was never seen before."""
-        names = sorted(self.names)
-        found = client.topics(names)
-        missing = tuple(name for name in names if name not in found and name not in seen)
-        if missing:
-            raise KafkaTopicMissing(missing, brokers)
-        return list(found.values())
+    def find(self, client: KafkaClient, seen: Collection[str]) -> tuple[list[Topic], list[str]]:
+        """Return the existing topics, and the names that are missing; a topic that was seen before may be gone."""
+        found = client.topics(sorted(self.names))
+        return list(found.values()), sorted(self.names - found.keys() - set(seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +61,9 @@ class TopicPattern:
         del partition
         return matches(self.pattern, topic)
 
-    def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
-        del brokers, seen
-        return list(client.topics_like(self.pattern).values())
+    def find(self, client: KafkaClient, seen: Collection[str]) -> tuple[list[Topic], list[str]]:
+        del seen
+        return list(client.topics_like(self.pattern).values()), []
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +75,16 @@ class PartitionSet:
     def wants(self, topic: str, partition: int) -> bool:
         return (topic, partition) in self.partitions
 
-    def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
-        """Return their topics with the named partitions only. Raises as `TopicList.topics`."""
-        names = sorted({topic for topic, _ in self.partitions})
-        found = client.topics(names)
-        there = {(topic.name, number) for topic in found.values() for number in topic.partitions}
+    def find(self, client: KafkaClient, seen: Collection[str]) -> tuple[list[Topic], list[str]]:
+        """Return their topics with the named partitions only, and missing partitions as `TopicList.find`."""
+        found = client.topics(sorted({topic for topic, _ in self.partitions})).values()
+        there = {(topic.name, number) for topic in found for number in topic.partitions}
         missing = sorted(key for key in self.partitions - there if key[0] not in seen)
-        if missing:
-            raise KafkaTopicMissing(tuple(f"{topic}/{number}" for topic, number in missing), brokers)
-        return [
+        named = [
             replace(topic, partitions=tuple(each for each in topic.partitions if self.wants(topic.name, each)))
-            for topic in found.values()
+            for topic in found
         ]
+        return named, [split_id(*key) for key in missing]
 
 
 Subscriber = TopicList | TopicPattern | PartitionSet
@@ -109,34 +100,6 @@ class KafkaEnumeratorState:
 
     splits: DiscoveredSplits[KafkaSplit] = field(default_factory=DiscoveredSplits)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-
-
-class _Packed(msgspec.Struct, frozen=True):
-    splits: bytes
-    topic_ids: dict[str, str]
-
-
-class KafkaStateSerializer:
-    """The format of `KafkaEnumeratorState`: the splits in the format of all discovering sources, and the topics' ids.
-
-    >>> serializer = KafkaStateSerializer()
-    >>> state = KafkaEnumeratorState(topic_ids={"orders": "qX1"})
-    >>> serializer.deserialize(1, serializer.serialize(state)) == state
-    True
-    """
-
-    version = 1
-
-    def __init__(self) -> None:
-        self._splits = DiscoveredSerializer(KafkaSplit)
-        self._packed = DataclassSerializer(_Packed)
-
-    def serialize(self, value: KafkaEnumeratorState) -> bytes:
-        return self._packed.serialize(_Packed(self._splits.serialize(value.splits), dict(value.topic_ids)))
-
-    def deserialize(self, version: int, data: bytes) -> KafkaEnumeratorState:
-        packed = self._packed.deserialize(version, data)
-        return KafkaEnumeratorState(self._splits.deserialize(1, packed.splits), packed.topic_ids)
 
 
 class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
@@ -190,15 +153,15 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
 
     # -- on the worker thread
 
-    def _topics(self) -> list[Topic]:
-        for _ in range(DOUBTS):
-            with suppress(KafkaTopicMissing):
-                return self._subscriber.topics(self._client, self._settings.place, self._topic_ids)
-            self._client.pause(DOUBT_SECONDS)
-        return self._subscriber.topics(self._client, self._settings.place, self._topic_ids)
-
     def _discover(self) -> list[KafkaSplit]:
-        found = self._topics()
+        found, missing = self._subscriber.find(self._client, self._topic_ids)
+        doubts = DOUBTS
+        while missing:
+            if doubts == 0:
+                raise KafkaTopicMissing(tuple(missing), self._settings.place)
+            doubts -= 1
+            self._client.pause(DOUBT_SECONDS)
+            found, missing = self._subscriber.find(self._client, self._topic_ids)
         # A topic without an id gets one when its brokers are upgraded, and stays the same topic.
         known = {name: topic_id for name, topic_id in self._topic_ids.items() if topic_id}
         first = dict(self._topic_ids) | {topic.name: topic.topic_id for topic in found} | known
@@ -217,22 +180,21 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
     def _prepare(self, splits: Sequence[KafkaSplit], late: bool) -> list[KafkaSplit]:  # noqa: FBT001  # as it is called
         if late:
             return self._at_first_records(splits)
-        partitions = [(split.topic, split.partition) for split in splits]
+        partitions = [split.key for split in splits]
         earliest, latest = KafkaOffsets.earliest(), KafkaOffsets.latest()
         starts = self._client.resolve(partitions, self._start, earliest, "look up where partitions begin")
         if self._stop is None:
-            return [replace(split, start=starts[split.topic, split.partition]) for split in splits]
+            return [replace(split, start=starts[split.key]) for split in splits]
         stops = self._client.resolve(partitions, self._stop, latest, "look up where partitions end")
         return [
-            replace(split, start=starts[key], stop=max(starts[key], stops[key]))
-            for split, key in zip(splits, partitions, strict=True)
+            replace(split, start=starts[split.key], stop=max(starts[split.key], stops[split.key])) for split in splits
         ]
 
     def _at_first_records(self, splits: Sequence[KafkaSplit]) -> list[KafkaSplit]:
         """Let late partitions begin. The next discovery finds those without an answer, which thus hold up no others."""
-        wanted = {(split.topic, split.partition): KafkaOffsets.earliest() for split in splits}
+        wanted = {split.key: KafkaOffsets.earliest() for split in splits}
         action = "look up where new partitions begin"
-        starts, failed = self._client.positions(wanted, action, patience_seconds=PATIENCE_SECONDS)
+        [(starts, failed)] = self._client.positions([wanted], action, patience_seconds=PATIENCE_SECONDS)
         if failed:
             (topic, partition), error = next(iter(failed.items()))
             log.warning(
@@ -240,11 +202,8 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
                 self._settings.place, counted(len(failed), "new partition", ("is not", "are not")), topic, partition,
                 self._client.cause(error),
             )  # fmt: skip
-        return [
-            replace(split, start=start)
-            for split in splits
-            if (start := starts.get((split.topic, split.partition))) is not None
-        ]
+        found = [(split, starts.get(split.key)) for split in splits]
+        return [replace(split, start=start) for split, start in found if start is not None]
 
 
 def subscribed(state: KafkaEnumeratorState, subscriber: Subscriber) -> KafkaEnumeratorState:

@@ -16,19 +16,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
-from .librdkafka import may_pass, offset_of, partition_of
+from .librdkafka import may_pass, offset_of, parted, partition_of
 from .offsets import TopicPartitionId
-from .reader import fetch_properties, partition_runs
+from .reader import partition_runs
 from .settings import KafkaSettings
+from .split import KafkaSplit
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from confluent_kafka import KafkaError, Message
 
 LOOK_SECONDS = 2.0
 """How long a look may take. Nothing is claimed for a partition that has not answered by then."""
@@ -79,7 +80,7 @@ class _Seen:
 
 
 class FirstRows:
-    """The first rows from offsets on. For one thread at a time."""
+    """The first rows of splits from their starts on. For one thread at a time."""
 
     def __init__(
         self,
@@ -92,28 +93,27 @@ class FirstRows:
         self._seen: dict[str, _Seen] = {}
         self._retry_at_seconds: dict[str, float] = {}
 
-    def find(
-        self, wanted: Mapping[str, tuple[TopicPartitionId, int]]
-    ) -> tuple[dict[str, FirstRow], dict[TopicPartitionId, Exception]]:
-        """Return the first rows by split id, without unknown rows, and the errors of partitions without an answer."""
+    def find(self, splits: Sequence[KafkaSplit]) -> tuple[dict[str, FirstRow], dict[TopicPartitionId, Exception]]:
+        """Return the first rows that are known, by split id, and the errors of partitions without an answer."""
         found: dict[str, FirstRow] = {}
-        ask: dict[TopicPartitionId, int] = {}
-        names: dict[TopicPartitionId, str] = {}
+        ask: dict[TopicPartitionId, KafkaSplit] = {}
         now_seconds = self._now_seconds()
-        for name, (key, offset) in wanted.items():
-            row = self._seen[name].first_from(offset) if name in self._seen else None
+        for split in splits:
+            name = split.split_id
+            row = self._seen[name].first_from(split.start) if name in self._seen else None
             if row is not None:
                 found[name] = row
-            elif key not in ask and self._retry_at_seconds.get(name, now_seconds) <= now_seconds:
-                ask[key], names[key] = offset, name
+            elif split.key not in ask and self._retry_at_seconds.get(name, now_seconds) <= now_seconds:
+                ask[split.key] = split
         if not ask:
             return found, {}
-        seen, failed = _Look(self._settings, self._consumers, self._now_seconds, ask).seen()
-        for key, name in names.items():
-            each = seen[key]
+        starts = {key: split.start for key, split in ask.items()}
+        seen, failed = _Look(self._settings, self._consumers, self._now_seconds, starts).seen()
+        for key, split in ask.items():
+            name, each = split.split_id, seen[key]
             if each.rows:
                 self._seen[name] = each
-                row = each.first_from(ask[key])
+                row = each.first_from(split.start)
                 assert row is not None, "rows before the offset are not taken"
                 found[name] = row
             elif each.ended:
@@ -148,7 +148,12 @@ class _Look:
     def seen(self) -> tuple[dict[TopicPartitionId, _Seen], dict[TopicPartitionId, Exception]]:
         from confluent_kafka import TopicPartition
 
-        kept = self._consumers.take(self._settings, self._properties())
+        properties = {
+            **range_properties(self._settings, [1], 0.0),
+            "fetch.message.max.bytes": FETCH_BYTES,
+            "queued.min.messages": 1,  # one fetch brings all partitions; only the missing ones need a second fetch
+        }
+        kept = self._consumers.take(self._settings, properties)
         try:
             kept.consumer.assign([TopicPartition(*key, at) for key, at in self._wanted.items()])
             until = self._now_seconds() + LOOK_SECONDS
@@ -171,20 +176,18 @@ class _Look:
         }
 
     def _take(self, kept: KeptConsumer) -> None:
-        from confluent_kafka import Message, TopicPartition
+        from confluent_kafka import TopicPartition
 
         # One message at a time, because a call for a chunk waits for the whole chunk or the whole time.
         messages = kept.consumer.consume(1, POLL_SECONDS)
         messages += kept.consumer.consume(CHUNK, 0.0) if messages else []
-        if any(map(Message.error, messages)):
-            for message in messages:
-                if message.error() is not None:
-                    self._take_error(message)
-            messages = [message for message in messages if message.error() is None]
+        records, errors = parted(messages)
+        for message, error in errors:
+            self._take_error(message, error)
         last: TopicPartitionId | None = None
-        for last, begin, end in partition_runs(messages, one_topic=self._one_topic) if messages else ():
+        for last, begin, end in partition_runs(records, one_topic=self._one_topic) if records else ():
             if last in self._assigned:
-                self._add(last, messages[begin:end])
+                self._add(last, records[begin:end])
         # A partition with its answer and its batch is fetched no further, because it would delay the others.
         done = [
             key for key in sorted(self._assigned - self._waiting) if key != last or self._seen[key].rows >= MOST_ROWS
@@ -204,11 +207,11 @@ class _Look:
             self._seen[key].add(offsets[skip:], np.array(times[skip:], np.int64))
             self._waiting.discard(key)
 
-    def _take_error(self, message: Message) -> None:
+    def _take_error(self, message: Message, error: KafkaError) -> None:
         from confluent_kafka import KafkaError
 
-        error, key = message.error(), partition_of(message)
-        if error is None or key not in self._waiting:
+        key = partition_of(message)
+        if key not in self._waiting:
             return
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's own codes
             # An end at the offset itself: this replica does not know the offset yet.
@@ -219,11 +222,3 @@ class _Look:
         self._errors[key] = error.str()
         if not may_pass(error):
             self._waiting.discard(key)
-
-    def _properties(self) -> dict[str, Any]:
-        return {
-            **range_properties(self._settings),
-            **fetch_properties([1], 0.0),
-            "fetch.message.max.bytes": FETCH_BYTES,
-            "queued.min.messages": 1,  # one fetch brings all partitions; only the missing ones need a second fetch
-        }

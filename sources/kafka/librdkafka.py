@@ -1,4 +1,4 @@
-"""The log of librdkafka, the errors of its callbacks, the errors that waiting may cure, and the place of a message."""
+"""The log of librdkafka, the errors of its callbacks, the errors that waiting may cure, and what a message tells."""
 
 from __future__ import annotations
 
@@ -41,9 +41,8 @@ class LibrdkafkaLog:
         other._drop = kinds  # noqa: SLF001  # of its own class
         return other
 
-    def log(self, level: int, text: str, *parts: object) -> None:
-        """Log one line, as the client calls it: (level, "%s [%s] %s", kind, client, message)."""
-        kind = str(parts[0]) if parts else text
+    def log(self, level: int, text: str, kind: str, client: str, message: str) -> None:
+        """Log one line, as the client calls it with the text "%s [%s] %s"."""
         if kind in self._drop:
             return
         now, last = self._now_seconds(), self._last.get(kind)
@@ -54,7 +53,7 @@ class LibrdkafkaLog:
         left_out = self._left_out.pop(kind, 0)
         more = f" ({left_out} more lines of this kind were left out)" if left_out else ""
         # An absent broker's error in librdkafka's log is a warning for us, because we retry, and raise if that fails.
-        _log.log(min(level, logging.WARNING), "%s%s", self._redact(text % parts if parts else text), more)
+        _log.log(min(level, logging.WARNING), "%s%s", self._redact(text % (kind, client, message)), more)
 
 
 _LOST = "mechanism handshake failed: Local: "
@@ -99,6 +98,16 @@ def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:
             settings.redact(str(wrong.args[0].str() if wrong.args else wrong)),
             "check the names and values of the options; they are librdkafka's, not the Java client's.",
         ) from None  # the cause may quote a secret
+
+
+def parted(messages: list[Message]) -> tuple[list[Message], list[tuple[Message, KafkaError]]]:
+    """Return the records among messages, and the other messages, each with its error or end."""
+    from confluent_kafka import Message
+
+    if not any(map(Message.error, messages)):  # as almost always, and without a loop over records
+        return messages, []
+    errors = [(message, error) for message in messages if (error := message.error()) is not None]
+    return [message for message in messages if message.error() is None], errors
 
 
 def partition_of(message: Message) -> TopicPartitionId:

@@ -77,7 +77,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
             self._no_rows.pop(name, None)
             self._first_rows.forget(name)
             self._short_since_seconds.pop(name, None)
-        dropped = self._drop_unsubscribed(splits, lambda split: self._subscribes(split.topic, split.partition))
+        dropped = self._drop_unsubscribed(splits, lambda split: self._subscribes(*split.key))
         splits = [split for split in splits if split.split_id not in dropped]
         return {**dropped, **self._latest(splits)}
 
@@ -85,34 +85,34 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         if not splits:
             return {}
         action = f"look up where {counted(len(splits), 'partition', ('ends', 'end'))}"
-        partitions: dict[TopicPartitionId, None] = dict.fromkeys((split.topic, split.partition) for split in splits)
+        partitions = dict.fromkeys(split.key for split in splits)
         questions = [dict.fromkeys(partitions, each) for each in (KafkaOffsets.latest(), KafkaOffsets.earliest())]
         names = sorted({topic for topic, _ in partitions})
         doubts = DOUBTS
         while True:
             described = self._client.describe(names, patience_seconds=PATIENCE_SECONDS)
-            ends, begins = self._client.positions_of_each(questions, action, patience_seconds=PATIENCE_SECONDS)
-            failed = {**ends[1], **begins[1]}
+            answers = self._client.positions(questions, action, patience_seconds=PATIENCE_SECONDS)
+            (ends, without_end), (begins, without_begin) = answers
+            failed = {**without_end, **without_begin}
             topics, failed_topics = described() if len(failed) < len(partitions) else ({}, {})
             failed |= {key: failed_topics[key[0]] for key in partitions if key[0] in failed_topics}
             if len(failed) == len(partitions):
                 self._check_silence(failed, action)
                 return {}
             answered = [key for key in partitions if key not in failed]
-            gone = [key for key in answered if key[0] not in topics or None in (ends[0][key], begins[0][key])]
+            gone = [key for key in answered if key[0] not in topics or None in (ends[key], begins[key])]
             if doubts == 0 or not gone:
                 break
             doubts -= 1
             self._client.renew()
             self._client.pause(DOUBT_SECONDS)
-        answers = self._with_open_transactions(splits, ends[0], action)
-        failed |= self._too_short(splits, answers)
+        ends = self._with_open_transactions(splits, ends, action)
+        failed |= self._too_short(splits, ends)
         self._unanswered.see(len(failed), len(partitions), *self._example(failed))
         plan: dict[str, SplitEnd] = {}
         for split in splits:
-            key = (split.topic, split.partition)
-            if key not in failed and key in answers:
-                plan[split.split_id] = self._end(split, topics.get(split.topic), begins[0].get(key), answers[key])
+            if (key := split.key) not in failed and key in ends:
+                plan[split.split_id] = self._end(split, topics.get(split.topic), begins.get(key), ends[key])
         return plan
 
     def _too_short(
@@ -125,7 +125,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         now_seconds = self._now_seconds()
         short: dict[TopicPartitionId, Exception] = {}
         for split in splits:
-            name, key = split.split_id, (split.topic, split.partition)
+            name, key = split.split_id, split.key
             end, over = ends.get(key), split.stop is not None and split.start >= split.stop
             if end is None or over or self._loss.knows(name, split.start):
                 continue
@@ -140,20 +140,20 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         return short
 
     def _with_open_transactions(
-        self, splits: Sequence[KafkaSplit], ends: Mapping[TopicPartitionId, int | None], action: str
-    ) -> Mapping[TopicPartitionId, int | None]:
+        self, splits: Sequence[KafkaSplit], ends: dict[TopicPartitionId, int | None], action: str
+    ) -> dict[TopicPartitionId, int | None]:
         """Let a split end at its start if only an open transaction lies before the start.
 
         A start may come from a query that reads what is not committed. A partition without an answer is left out.
         """
         if not self._settings.read_committed:
             return ends
-        starts = {(split.topic, split.partition): split.start for split in splits}
+        starts = {split.key: split.start for split in splits}
         behind = {key: start for key, start in starts.items() if (end := ends.get(key)) is not None and end < start}
         if not behind:
             return ends
         asked = dict.fromkeys(behind, KafkaOffsets.latest())
-        found, _ = self._client.positions(asked, action, patience_seconds=PATIENCE_SECONDS, stable=False)
+        [(found, _)] = self._client.positions([asked], action, patience_seconds=PATIENCE_SECONDS, stable=False)
         highs = {key: None if high is None else min(high, behind[key]) for key, high in found.items()}
         return {key: end for key, end in ends.items() if key not in behind} | highs
 
@@ -167,15 +167,13 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         """
         if not self._searchable or self._transactional:
             return None
-        if not splits:
-            return {}
         position, action = KafkaOffsets.timestamp(time_us), f"find a time in {counted(len(splits), 'partition')}"
-        wanted = dict.fromkeys(((split.topic, split.partition) for split in splits), position)
-        found, failed = self._client.positions(wanted, action, patience_seconds=PATIENCE_SECONDS)
+        wanted = dict.fromkeys((split.key for split in splits), position)
+        [(found, failed)] = self._client.positions([wanted], action, patience_seconds=PATIENCE_SECONDS)
         self._unanswered.tell(len(failed), *self._example(failed))
         answers: dict[str, int | None] = {}
         for split in splits:
-            key, name = (split.topic, split.partition), split.split_id
+            key, name = split.key, split.split_id
             # An offset before the start need not be hidden, because planning handles such answers.
             hides = name in self._no_rows and found.get(key) == self._no_rows[name] >= split.start
             if key in found and not hides:
@@ -247,8 +245,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         return SplitEnd(stop, rows=max(0, stop - max(start, begin)), finished=stop == split.stop)
 
     def _look(self, splits: Sequence[KafkaSplit]) -> Mapping[str, FirstRow]:
-        wanted = {split.split_id: ((split.topic, split.partition), split.start) for split in splits}
-        rows, failed = self._first_rows.find(wanted)
+        rows, failed = self._first_rows.find(splits)
         self._unanswered.tell(len(failed), *self._example(failed))
         return rows
 

@@ -5,9 +5,6 @@ transactions have offsets of their own, so the last offset of a range may never 
 record at or after the stop comes, when the client reports the end of the partition there, or when its last offset was
 read.
 
-Fetches fit the range: librdkafka reads a megabyte or 100,000 records of every partition ahead by default, two hundred
-times the size of a range of 500 records.
-
 One file, because a consumer returns records, ends and errors of all ranges by the same call.
 """
 
@@ -19,7 +16,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +30,7 @@ from .client import Positions
 from .columns import KafkaColumns
 from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
 from .errors import KafkaUnavailable
-from .librdkafka import may_pass, offset_of, partition_of
+from .librdkafka import may_pass, offset_of, parted, partition_of
 from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
 from .split import DataLoss, KafkaSplit, other_topic
@@ -56,37 +53,10 @@ LONGEST_PATIENCE_SECONDS = 32.0
 ABSENT_SECONDS = 3.0
 """A topic or partition that no answer has known for this long is deleted; brokers that have just started do not know
 all of them, and a broker with old metadata does not know added partitions."""
-FETCH_BYTES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
-FETCH_ROWS = (1_000, 4_000, 16_000, 64_000, 100_000)
-"""Few sizes, so that the consumer of the last batch fits the next batch too."""
 GUESSED_RECORD_BYTES = 256
-OVERHEAD_BYTES = 16
 
 _record_bytes: dict[str, float] = {}
 """Topic -> mean size of its records in this process, only as a hint for the size of fetches."""
-
-
-def fetch_properties(rows: Sequence[int], record_bytes: float) -> dict[str, int]:
-    """Return librdkafka's properties for ranges of so many offsets, and records of about that size in bytes.
-
-    >>> fetch_properties([500, 20], 100.0)["fetch.message.max.bytes"]
-    65536
-    >>> fetch_properties([10**9], 100.0)["queued.min.messages"]
-    100000
-    """
-    wanted = max(rows) * (record_bytes + OVERHEAD_BYTES)
-    size = next((each for each in FETCH_BYTES if each >= wanted), FETCH_BYTES[-1])
-    # All partitions share one queue, and no partition is fetched while the queue has this number of records.
-    queued = next((each for each in FETCH_ROWS if each >= sum(rows)), FETCH_ROWS[-1])
-    return {
-        "fetch.message.max.bytes": size,
-        "queued.min.messages": queued,
-        "queued.max.messages.kbytes": 32_768,
-        # By default a full queue stops all fetches for a second.
-        "fetch.queue.backoff.ms": 1,
-        # A request that waits at the end of one partition delays the requests of the others.
-        "fetch.wait.max.ms": 10,
-    }
 
 
 @dataclass(slots=True, eq=False)
@@ -96,18 +66,13 @@ class _Range:
     split: KafkaSplit
     position: int
     stop: int
-    chunks: list[list[pa.Array[Any]]]
     given: int  # the position before which all rows were handed out
-    rows: int = 0
-
-    @property
-    def key(self) -> TopicPartitionId:
-        return self.split.topic, self.split.partition
+    chunks: list[list[pa.Array[Any]]] = field(default_factory=list)  # the rows from there on: the columns of each chunk
 
     def at_position(self) -> Any:
         from confluent_kafka import TopicPartition
 
-        return TopicPartition(self.split.topic, self.split.partition, self.position)
+        return TopicPartition(*self.split.key, self.position)
 
 
 class KafkaSplitReader(SplitReader[KafkaSplit]):
@@ -149,12 +114,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             added = []
             for split in change.splits:
                 assert split.stop is not None, "slices have one"
-                chunks: list[list[pa.Array[Any]]] = [[] for _ in self._columns.per_record or ("rows",)]
-                new = _Range(split, split.start, split.stop, chunks, given=split.start)
+                new = _Range(split, split.start, split.stop, given=split.start)
                 if split.start >= split.stop:
                     self._over.append(new)
                     continue
-                self._ranges[new.key] = new
+                self._ranges[split.key] = new
                 self._topics.add(split.topic)
                 added.append(new)
             self._note_move()
@@ -218,11 +182,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _properties(self, added: Sequence[_Range]) -> dict[str, Any]:
         rows = [each.stop - each.position for each in added]
         record_bytes = max(_record_bytes.get(each.split.topic, GUESSED_RECORD_BYTES) for each in added)
-        return {**range_properties(self._settings), **fetch_properties(rows, record_bytes)}
+        return range_properties(self._settings, rows, record_bytes)
 
     def _drop(self, dropped: Sequence[_Range]) -> None:
         for each in dropped:
-            del self._ranges[each.key]
+            del self._ranges[each.split.key]
         if dropped and self._ranges:  # the last ranges go with the next assignment
             self._used.consumer.incremental_unassign([each.at_position() for each in dropped])
 
@@ -233,25 +197,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         # records after the range itself, once the range is finished and unassigned.
         left = max(each.stop - each.position for each in active)
         with collecting_nothing():
-            messages = self._used.consumer.consume(min(CHUNK, left), POLL_SECONDS)
-            moved = bool(messages) and self._take_messages(messages)
-        if moved:
+            records, errors = parted(self._used.consumer.consume(min(CHUNK, left), POLL_SECONDS))
+            self._add(records)
+            answers = [self._take_error(message, error) for message, error in errors]
+        if records or any(answers):
             self._note_move()
         else:
             self._check_alive(active)
-
-    def _take_messages(self, messages: Sequence[Message]) -> bool:
-        """Take records, errors and ends; return whether they are a sign of life."""
-        from confluent_kafka import Message
-
-        if not any(map(Message.error, messages)):
-            self._add(messages)
-            return True
-        errors = [message for message in messages if message.error() is not None]
-        messages = [message for message in messages if message.error() is None]
-        self._add(messages)
-        alive = [self._take_error(message) for message in errors]
-        return bool(messages) or any(alive)
 
     def _add(self, messages: Sequence[Message]) -> None:
         """Sort records into their ranges, neighbours of one partition together, without a loop over records."""
@@ -286,11 +238,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         at = 0
         for each, begin, end in parts:
             rows = end - begin
-            for chunks, column in zip(each.chunks, columns, strict=True):
-                chunks.append(column.slice(at, rows))
+            each.chunks.append([column.slice(at, rows) for column in columns])
             at += rows
-            each.rows += rows
-            self._rows += rows
+        self._rows += at
         sample = wanted[:8]
         _record_bytes[parts[0][0].split.topic] = sum(map(len, sample)) / len(sample)
 
@@ -302,10 +252,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _flush(self) -> Fetched:
         ready: list[SplitRows] = []
         for each in (*self._over, *self._ranges.values()):
-            if each.rows:
-                batch = self._columns.batch(each.split.topic, each.split.partition, each.chunks)
+            if each.chunks:
+                batch = self._columns.batch(*each.split.key, each.chunks)
                 ready.append(SplitRows(each.split.split_id, batch, each.position))
-                each.rows, each.chunks = 0, [[] for _ in each.chunks]
+                each.chunks = []
             each.given = each.position
         fetched = Fetched(tuple(ready), frozenset(each.split.split_id for each in self._over))
         self._over.clear()
@@ -350,7 +300,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             topic = there.get(each.split.topic)
             why = None if topic is None else other_topic(each.split, topic.topic_id)
             if why is None and (absent := _absent(each, topic)) is not None:
-                self._absent_since_seconds[each.key] = since_seconds = since.get(each.key, now_seconds)
+                self._absent_since_seconds[each.split.key] = since_seconds = since.get(each.split.key, now_seconds)
                 if at_last or now_seconds - since_seconds >= ABSENT_SECONDS:
                     why = f"the {absent} does not exist any more"
             if why is not None:
@@ -360,22 +310,21 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _lose_topic(self, each: _Range, reason: str) -> None:
         """Finish a range without the rows that were not handed out, because their topic is unknown."""
-        each.rows, each.chunks, each.position = 0, [[] for _ in each.chunks], each.given
+        each.chunks, each.position = [], each.given
         self._loss.found(each.split, each.position, None, reason, topic_gone=True)
         each.given = each.stop
-        if self._ranges.get(each.key) is each:
+        if self._ranges.get(each.split.key) is each:
             self._finish(each)
 
     # -- errors and ends
 
-    def _take_error(self, message: Message) -> bool:
+    def _take_error(self, message: Message, error: KafkaError) -> bool:
         """Take an error or an end; return whether it answers our requests."""
         from confluent_kafka import KafkaError
 
-        error: KafkaError | None = message.error()
         key = partition_of(message)
         each = self._ranges.get(key)
-        if error is None or (each is None and key[1] >= 0):
+        if each is None and key[1] >= 0:
             return True  # of a split that was finished a moment ago
         code = error.code()
         if code == KafkaError._PARTITION_EOF and each is not None:  # noqa: SLF001  # librdkafka's own codes
@@ -406,12 +355,12 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         """
         # By the client, because a consumer's `get_watermark_offsets` gives the end as the begin if the question for the
         # begin fails (`rd_kafka_query_wmark_offsets_resp_cb` of librdkafka 2.16 drops the error).
-        questions = [{each.key: KafkaOffsets.earliest()}, {each.key: KafkaOffsets.latest()}]
+        questions = [{each.split.key: KafkaOffsets.earliest()}, {each.split.key: KafkaOffsets.latest()}]
         action = f"look up where the partition of split {each.split.split_id!r} begins and ends"
-        begin, end = self._ask_once(questions, action)
-        low, high = begin[0].get(each.key), end[0].get(each.key)
+        (begins, without_begin), (ends, without_end) = self._ask_once(questions, action)
+        low, high = begins.get(each.split.key), ends.get(each.split.key)
         if low is None or high is None:
-            failed = {**begin[1], **end[1]}.get(each.key, "the partition is not known")
+            failed = {**without_begin, **without_end}.get(each.split.key, "the partition is not known")
             self._used.errors.said = f"cannot {action}: {self._used.client.cause(failed)}"
             self._seek(each)  # ask again
             return False
@@ -432,12 +381,12 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
         The end of all records is asked for, because records of an open transaction are not lost.
         """
-        wanted = {each.key: KafkaOffsets.latest() for each in ranges}
+        wanted = {each.split.key: KafkaOffsets.latest() for each in ranges}
         action = f"look up where {counted(len(wanted), 'partition', ('ends', 'end'))}"
         [(ends, _)] = self._ask_once([wanted], action)
         lost = False
         for each in ranges:
-            if (end := ends.get(each.key)) is not None and end <= each.position:
+            if (end := ends.get(each.split.key)) is not None and end <= each.position:
                 lost = True
                 self._lost(each, None, f"the partition ends at offset {end} now")
         return lost
@@ -447,7 +396,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     ) -> Sequence[Positions]:
         """Look up offsets of all records, and give the error of a client that cannot ask to each partition."""
         try:
-            return self._used.client.positions_of_each(questions, action, patience_seconds=0.0, stable=False)
+            return self._used.client.positions(questions, action, patience_seconds=0.0, stable=False)
         except KafkaUnavailable as silent:
             return [({}, dict.fromkeys(asked, silent)) for asked in questions]
 

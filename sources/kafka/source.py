@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 from lowmark.sources.api import Boundedness, Source, SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
+from lowmark.sources.kit.discovery import PackedSerializer
 from lowmark.sources.kit.options import check_just_one, checked_pattern, goes_on, listed, one_of, seconds_of
 from lowmark.sources.serializer import DataclassSerializer
 from lowmark.watermark.errors import shown
@@ -27,7 +28,6 @@ from .columns import DEFAULT_COLUMNS, KafkaColumns
 from .enumerator import (
     KafkaEnumerator,
     KafkaEnumeratorState,
-    KafkaStateSerializer,
     PartitionSet,
     Subscriber,
     TopicList,
@@ -197,8 +197,8 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
         return DataclassSerializer(KafkaSplit)
 
     @property
-    def enumerator_state_serializer(self) -> KafkaStateSerializer:
-        return KafkaStateSerializer()
+    def enumerator_state_serializer(self) -> PackedSerializer[KafkaEnumeratorState]:
+        return PackedSerializer(KafkaEnumeratorState)
 
     def create_enumerator(
         self, context: SplitEnumeratorContext[KafkaSplit]

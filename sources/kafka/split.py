@@ -8,6 +8,7 @@ from lowmark.sources.api import SourceSplit
 from lowmark.sources.kit.data_loss import KnownLosses
 
 from .errors import KafkaDataLost
+from .offsets import TopicPartitionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,10 @@ class KafkaSplit(SourceSplit):
     partition: int
     topic_id: str = ""
     lost_before: int = 0
+
+    @property
+    def key(self) -> TopicPartitionId:
+        return self.topic, self.partition
 
 
 def split_id(topic: str, partition: int, topic_id: str = "") -> str:

@@ -84,6 +84,7 @@ class KinesisClient:
         pause: waits a number of seconds; returns True to end the wait.
 
     Attributes:
+        pace: when a shard may be read next.
         throttled: how often the service refused for too many or too large requests.
     """
 
@@ -96,7 +97,7 @@ class KinesisClient:
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self.settings, self._now_seconds, self._answer_seconds = settings, now_seconds, answer_seconds
-        self._pace = Pace(settings.reads_per_second, settings.bytes_per_second)
+        self.pace = Pace(settings, now_seconds)
         self._pause = pause if pause is not None else threading.Event().wait
         self.throttled = 0
         self._clock = ServiceClock()
@@ -172,33 +173,16 @@ class KinesisClient:
         if stream.startswith("arn:"):
             asked["StreamARN"] = stream
         action = f"read {stream_name(stream)}/{shard}"
-        wait_seconds = self.wait_seconds(stream, shard)
+        wait_seconds = self.pace.wait_seconds(stream, shard)
         if wait_seconds > 0:
             self._pause(wait_seconds)
-        began = self._now_seconds()
+        began_seconds = self._now_seconds()
         answer = self.call("get_records", asked, action, patience_seconds=patience_seconds)
         size_bytes = sum(len(record["Data"]) for record in answer["Records"])
-        self._pace.took(self._key(stream, shard), now_seconds=began, size_bytes=size_bytes)
+        self.pace.took(stream, shard, began_seconds=began_seconds, size_bytes=size_bytes)
         behind_ms = int(answer.get("MillisBehindLatest") or 0)
         children = frozenset(str(child["ShardId"]) for child in answer.get("ChildShards") or ())
         return Page(answer["Records"], answer.get("NextShardIterator"), behind_ms, children)
-
-    def wait_seconds(self, stream: str, shard: str) -> float:
-        return self._pace.wait_seconds(self._key(stream, shard), now_seconds=self._now_seconds())
-
-    def lend(self, stream: str, shard: str) -> float:
-        """Let another process read a shard: return how long the process has to wait, and count its first read here."""
-        key, now = self._key(stream, shard), self._now_seconds()
-        wait_seconds = self._pace.wait_seconds(key, now_seconds=now)
-        self._pace.took(key, now_seconds=now, size_bytes=0)
-        return wait_seconds
-
-    def hold(self, stream: str, shard: str, for_seconds: float) -> None:
-        """Do not read a shard for some seconds, because another process has read it."""
-        self._pace.hold(self._key(stream, shard), now_seconds=self._now_seconds(), for_seconds=for_seconds)
-
-    def _key(self, stream: str, shard: str) -> tuple[str, str, str]:
-        return self.settings.place, stream, shard
 
     def call(
         self, operation: str, asked: Mapping[str, Any], action: str, *, patience_seconds: float | None = None
@@ -264,9 +248,7 @@ class KinesisClient:
         if code == "ResourceNotFoundException":
             stream = asked.get("StreamName") or asked.get("StreamARN") or "what was listed"
             raise KinesisStreamMissing(self.settings.place, f"stream {stream!r}", action) from None
-        if code in REFUSED or (status in {401, 403}):
-            raise KinesisRefused(self.settings.place, action, cause) from None
-        if status >= 500 or code in PASSING:
+        if (status >= 500 or code in PASSING) and code not in REFUSED and status not in {401, 403}:
             return cause
         raise KinesisRefused(self.settings.place, action, cause) from None
 
@@ -282,6 +264,12 @@ class KinesisClient:
 def milliseconds(time_of: datetime) -> int:
     """Milliseconds since the epoch, exactly."""
     return us_of(time_of) // MILLISECOND_US
+
+
+def parents_of(shard: Mapping[str, Any]) -> list[str]:
+    """The ids of the shards of which a shard was made: none, one that was split, or two that were merged."""
+    named = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+    return [str(parent) for parent in named if parent]
 
 
 def sequence_of(record: Mapping[str, Any]) -> int:

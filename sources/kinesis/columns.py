@@ -36,8 +36,7 @@ class KinesisColumns:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = chosen_columns(names, list(COLUMNS), InvalidKinesisOption, "names are case-sensitive.")
-        fields: list[pa.Field[Any]] = [pa.field(name, COLUMNS[name]) for name in self.names]
-        self.schema = pa.schema(fields)
+        self.schema = pa.schema([(name, COLUMNS[name]) for name in self.names])
 
     def batch(
         self,
@@ -51,9 +50,8 @@ class KinesisColumns:
             on_malformed: called with each record that begins as a packet but is not valid; the record gives one row.
         """
         if not any(is_packed(record["Data"]) for record in records):
-            return pa.RecordBatch.from_arrays(
-                [self._column(name, split, records) for name in self.names], schema=self.schema
-            )
+            columns = [self._column(name, split, records) for name in self.names]
+            return pa.RecordBatch.from_arrays(columns, schema=self.schema)
         held = [user_records(record, split, on_malformed) for record in records]
         owners: npt.NDArray[np.int64] = np.repeat(np.arange(len(records)), [len(users) for users in held])
         columns = [

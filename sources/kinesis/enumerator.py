@@ -12,7 +12,7 @@ from lowmark.sources.kit.streams import Streams
 from lowmark.watermark import format_time_us
 from lowmark.watermark.moment import first_ms_from
 
-from .client import KinesisClient
+from .client import KinesisClient, parents_of
 from .connections import KinesisSettings
 from .errors import InvalidKinesisOption, KinesisStreamMissing
 from .positions import KinesisPosition
@@ -74,17 +74,12 @@ def _splits(stream: str, shards: Sequence[Mapping[str, Any]]) -> list[KinesisSpl
             stream=stream,
             shard=shard["ShardId"],
             # Children must not wait for an expired parent, so expired parents are left out.
-            parents=tuple(split_id(stream, parent) for parent in _parents(shard) if parent in there),
+            parents=tuple(split_id(stream, parent) for parent in parents_of(shard) if parent in there),
             hash_from=shard["HashKeyRange"]["StartingHashKey"],
             hash_to=shard["HashKeyRange"]["EndingHashKey"],
         )
         for shard in shards
     ]
-
-
-def _parents(shard: Mapping[str, Any]) -> list[str]:
-    named = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
-    return [str(parent) for parent in named if parent]
 
 
 def _check_listed(splits: Sequence[KinesisSplit], start: KinesisPosition, loss: DataLoss) -> None:

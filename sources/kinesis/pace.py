@@ -7,35 +7,49 @@ seconds later.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from .connections import KinesisSettings
+
 MOST_SHARDS = 10_000
 
 _next_seconds: dict[object, float] = {}  # shard -> the time of its next read, for all clients of this process
 
 
 class Pace:
-    """How fast a client reads each shard; None: any number of reads, or bytes."""
+    """How fast a client reads each shard, by the rates in its settings."""
 
-    def __init__(self, reads_per_second: float | None, bytes_per_second: float | None) -> None:
+    def __init__(self, settings: KinesisSettings, now_seconds: Callable[[], float]) -> None:
+        reads_per_second, bytes_per_second = settings.reads_per_second, settings.bytes_per_second
+        self._place, self._now_seconds = settings.place, now_seconds
         self._read_seconds = 0.0 if reads_per_second is None else 1.0 / reads_per_second
         self._byte_seconds = 0.0 if bytes_per_second is None else 1.0 / bytes_per_second
         self._unlimited = reads_per_second is None and bytes_per_second is None
 
-    def wait_seconds(self, shard: object, *, now_seconds: float) -> float:
+    def wait_seconds(self, stream: str, shard: str) -> float:
         if self._unlimited:
             return 0.0
-        return round(max(0.0, _next_seconds.get(shard, 0.0) - now_seconds), 6)
+        return round(max(0.0, self._due_seconds(stream, shard) - self._now_seconds()), 6)
 
-    def hold(self, shard: object, *, now_seconds: float, for_seconds: float) -> None:
-        """Allow no read for some seconds, because another process has read the shard."""
-        _note(shard, max(_next_seconds.get(shard, 0.0), now_seconds + for_seconds))
-
-    def took(self, shard: object, *, now_seconds: float, size_bytes: int) -> None:
-        """Note a read that began at `now_seconds`, and its size."""
+    def took(self, stream: str, shard: str, *, began_seconds: float, size_bytes: int) -> None:
+        """Note a read that began at a time of the clock, and its size."""
         cost_seconds = max(self._read_seconds, size_bytes * self._byte_seconds)
-        _note(shard, max(_next_seconds.get(shard, 0.0), now_seconds) + cost_seconds)
+        self._note(stream, shard, max(self._due_seconds(stream, shard), began_seconds) + cost_seconds)
 
+    def lend(self, stream: str, shard: str) -> float:
+        """Let another process read a shard: return how long the process has to wait, and count its first read here."""
+        wait_seconds = self.wait_seconds(stream, shard)
+        self.took(stream, shard, began_seconds=self._now_seconds(), size_bytes=0)
+        return wait_seconds
 
-def _note(shard: object, seconds: float) -> None:
-    if len(_next_seconds) > MOST_SHARDS:
-        _next_seconds.clear()
-    _next_seconds[shard] = seconds
+    def hold(self, stream: str, shard: str, for_seconds: float) -> None:
+        """Allow no read for some seconds, because another process has read the shard."""
+        self._note(stream, shard, max(self._due_seconds(stream, shard), self._now_seconds() + for_seconds))
+
+    def _due_seconds(self, stream: str, shard: str) -> float:
+        return _next_seconds.get((self._place, stream, shard), 0.0)
+
+    def _note(self, stream: str, shard: str, seconds: float) -> None:
+        if len(_next_seconds) > MOST_SHARDS:
+            _next_seconds.clear()
+        _next_seconds[self._place, stream, shard] = seconds

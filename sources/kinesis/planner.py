@@ -13,7 +13,7 @@ from lowmark.sources.kit.asking_planner import AskingPlanner
 from lowmark.watermark import format_time_us
 from lowmark.watermark.moment import first_ms_from
 
-from .client import KinesisClient, PlaceRefused, ShardGone
+from .client import KinesisClient, PlaceRefused, ShardGone, parents_of
 from .connections import KinesisSettings
 from .errors import KinesisStreamMissing, KinesisStreamReplaced, KinesisUnavailable
 from .look import ShardLook
@@ -217,11 +217,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         """
         shards = self._client.shards(split.stream)
         own = next((shard for shard in shards if shard["ShardId"] == split.shard), None)
-        children = {
-            str(shard["ShardId"])
-            for shard in shards
-            if split.shard in {shard.get("ParentShardId"), shard.get("AdjacentParentShardId")}
-        }
+        children = {str(shard["ShardId"]) for shard in shards if split.shard in parents_of(shard)}
         if own is not None:  # else the shard has expired, and its children may have expired, too
             children |= look.children
             if not children and not own["SequenceNumberRange"].get("EndingSequenceNumber"):
@@ -330,7 +326,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         part = replace(
             split, stop=stop, cursor=look.before_next(split.cursor), until=place, looked_ms=0,
             records=max(1, look.rows_before(stop)),
-            wait_ms=int(self._client.lend(split.stream, split.shard) * 1_000),
+            wait_ms=int(self._client.pace.lend(split.stream, split.shard) * 1_000),
         )  # fmt: skip
         return part, replace(split, start=stop, cursor=look.before_next(place), looked_ms=looked_ms)
 

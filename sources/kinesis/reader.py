@@ -80,7 +80,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         for split in change.splits:
             if isinstance(change, SplitsAddition):
                 if split.wait_ms:
-                    self._client.hold(split.stream, split.shard, split.wait_ms / 1_000)
+                    self._client.pace.hold(split.stream, split.shard, split.wait_ms / 1_000)
                 self._slices[split.split_id] = _Slice(split, Reading(split, split.cursor), split.records)
             else:
                 self._slices.pop(split.split_id, None)
@@ -93,7 +93,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         each = next(iter(self._slices.values()))
         if each.split.cursor == each.split.until:
             return self._finish(each, [])
-        wait_seconds = self._client.wait_seconds(each.split.stream, each.split.shard)
+        wait_seconds = self._client.pace.wait_seconds(each.split.stream, each.split.shard)
         if wait_seconds > 0 and self._woken.wait(min(wait_seconds, LONGEST_WAIT_SECONDS)):
             self._woken.clear()
             return Fetched()

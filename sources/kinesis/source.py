@@ -28,7 +28,7 @@ from lowmark.sources.api import (
     SplitPlanner,
     SplitReader,
 )
-from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
+from lowmark.sources.kit.discovery import DiscoveredSplits, PackedSerializer
 from lowmark.sources.kit.options import check_count, goes_on, seconds_of
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.serializer import DataclassSerializer
@@ -199,8 +199,8 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         return DataclassSerializer(KinesisSplit)
 
     @property
-    def enumerator_state_serializer(self) -> DiscoveredSerializer[KinesisSplit]:
-        return DiscoveredSerializer(KinesisSplit)
+    def enumerator_state_serializer(self) -> PackedSerializer[DiscoveredSplits[KinesisSplit]]:
+        return PackedSerializer(DiscoveredSplits[KinesisSplit])
 
     def create_enumerator(
         self, context: SplitEnumeratorContext[KinesisSplit]

@@ -33,7 +33,7 @@ from heapq import nlargest
 from typing import Generic
 
 from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment, SplitT
-from lowmark.sources.serializer import DataclassSerializer, UnreadableState
+from lowmark.sources.serializer import DataclassSerializer, UnreadableState, ValueT
 from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.packed import pack, unpack
@@ -57,13 +57,10 @@ class DiscoveredSplits(Generic[SplitT]):
     root: str = ""  # the folder, or the like, that ids are relative to; "" without one
 
 
-class DiscoveredSerializer(DataclassSerializer[DiscoveredSplits[SplitT]]):
-    """The format of `DiscoveredSplits`: msgpack, deflated, because ids resemble each other."""
+class PackedSerializer(DataclassSerializer[ValueT]):
+    """The format of states with ids of splits: msgpack, deflated, because ids resemble each other."""
 
-    def __init__(self, split_type: type[SplitT]) -> None:
-        super().__init__(DiscoveredSplits[split_type])  # type: ignore[valid-type]
-
-    def serialize(self, value: DiscoveredSplits[SplitT]) -> bytes:
+    def serialize(self, value: ValueT) -> bytes:
         return pack(super().serialize(value), 6)
 
     def _unpacked(self, data: bytes) -> bytes:

@@ -36,7 +36,7 @@ from lowmark.sources.reading.checked_reader import BrokenSplitReader
 from lowmark.sources.serializer import DataclassSerializer
 from lowmark.watermark import duration_us
 
-from .discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator
+from .discovery import DiscoveredSplits, DiscoveringEnumerator, PackedSerializer
 
 Rows: TypeAlias = "pa.RecordBatch | tuple[pa.RecordBatch | pa.Table, int]"
 """Rows, if a position is a row; otherwise (rows, the position after the rows). A table is one step, in batches."""
@@ -125,7 +125,7 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
 
     @property
     def enumerator_state_serializer(self) -> VersionedSerializer[DiscoveredSplits[SplitT]]:
-        return DiscoveredSerializer(self.split_type)  # type: ignore[arg-type]
+        return PackedSerializer(DiscoveredSplits[self.split_type])  # type: ignore[name-defined]
 
     def create_enumerator(
         self, context: SplitEnumeratorContext[SplitT]

@@ -29,7 +29,9 @@ import pyarrow as pa
 from lowmark.sources import Fetching
 from lowmark.sources.kafka import KafkaSource, KafkaSplit
 from lowmark.sources.kafka.columns import DEFAULT_COLUMNS
-from lowmark.sources.kafka.reader import CHUNK, GUESSED_RECORD_BYTES, fetch_properties
+from lowmark.sources.kafka.consumers import range_properties
+from lowmark.sources.kafka.reader import CHUNK, GUESSED_RECORD_BYTES
+from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.reading.slices import read_slices
 
 from tests.servers.kafka import Broker, Record, kafka_broker
@@ -73,10 +75,9 @@ def measure_client(bootstrap: str, splits: list[KafkaSplit]) -> Round:
 
     rows = sum(split.stop or 0 for split in splits)
     wall, processor = time.perf_counter(), time.process_time()
-    properties = fetch_properties([split.stop or 0 for split in splits], GUESSED_RECORD_BYTES)
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, **properties}
-    )
+    settings = KafkaSettings(bootstrap, {}, 60.0, read_committed=True)
+    properties = range_properties(settings, [split.stop or 0 for split in splits], GUESSED_RECORD_BYTES)
+    consumer = Consumer(settings.properties({**properties, "enable.partition.eof": False}))
     consumer.assign([TopicPartition(split.topic, split.partition, split.start) for split in splits])
     seen = chunks = 0
     gc.disable()  # as in the reader, which disables it while making records

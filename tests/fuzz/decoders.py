@@ -38,9 +38,9 @@ from lowmark.sources.formats import FormatOptions
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
 from lowmark.sources.hybrid import HybridSplit, HybridState
 from lowmark.sources.kafka import KafkaOffsets
-from lowmark.sources.kafka.enumerator import KafkaEnumeratorState, KafkaStateSerializer
+from lowmark.sources.kafka.enumerator import KafkaEnumeratorState
 from lowmark.sources.kafka.split import KafkaSplit
-from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
+from lowmark.sources.kit.discovery import DiscoveredSplits, PackedSerializer
 from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed
 from lowmark.watermark import LowmarkError, SplitState, TaskId, WatermarkStrategy, duration_us
 from lowmark.watermark.protocol import LeaseRenewed, ReplyLowWatermark, TaskDeregistered, TaskRegistered
@@ -89,6 +89,11 @@ class Decoder:
 def msgpack(packed: bytes) -> Draw:
     """Draw packed data with changed bytes, or with changed content."""
     return one_of(changed_bytes(packed), then(changed_tree(msgspec.msgpack.decode(packed)), _packed))
+
+
+def deflated(data: bytes) -> Draw:
+    """Draw deflated msgpack with changed bytes, before or after it was deflated."""
+    return one_of(changed_bytes(data), then(msgpack(zlib.decompress(data)), zlib.compress))
 
 
 def as_json(tree: Any) -> Draw:
@@ -196,10 +201,11 @@ def restore_coordinator(changed: Any) -> object:
 SPLITS = DataclassSerializer(SourceSplit)
 SPLIT = SourceSplit(split_id="a", start=3, stop=9, parents=("b",))
 PACKED_SPLIT = SPLITS.serialize(SPLIT)
-DISCOVERED = DiscoveredSerializer(SourceSplit)
+DISCOVERED = PackedSerializer(DiscoveredSplits[SourceSplit])
 KNOWN = DiscoveredSplits[SourceSplit](True, ("a", "b"), (1, 2), 2, (SPLIT,))
 KAFKA_SPLIT = KafkaSplit(split_id="orders/0", start=3, topic="orders", partition=0)
-KAFKA_STATE = KafkaStateSerializer().serialize(
+KAFKA_STATES = PackedSerializer(KafkaEnumeratorState)
+KAFKA_STATE = KAFKA_STATES.serialize(
     KafkaEnumeratorState(DiscoveredSplits(True, ("orders/0",), (), None, (KAFKA_SPLIT,)), {"orders": "qX1"})
 )
 SCRIPT = StreamScript(
@@ -409,16 +415,9 @@ DECODERS: dict[str, Decoder] = {
     "coordinator's rows": Decoder(restore_coordinator, changed_rows, ROWS),
     "split": Decoder(lambda data: SPLITS.deserialize(1, data), msgpack(PACKED_SPLIT), PACKED_SPLIT),
     "discovered splits": Decoder(
-        lambda data: DISCOVERED.deserialize(1, data),
-        one_of(
-            changed_bytes(DISCOVERED.serialize(KNOWN)),
-            then(msgpack(zlib.decompress(DISCOVERED.serialize(KNOWN))), zlib.compress),
-        ),
-        DISCOVERED.serialize(KNOWN),
+        lambda data: DISCOVERED.deserialize(1, data), deflated(DISCOVERED.serialize(KNOWN)), DISCOVERED.serialize(KNOWN)
     ),
-    "kafka's state": Decoder(
-        lambda data: KafkaStateSerializer().deserialize(1, data), msgpack(KAFKA_STATE), KAFKA_STATE
-    ),
+    "kafka's state": Decoder(lambda data: KAFKA_STATES.deserialize(1, data), deflated(KAFKA_STATE), KAFKA_STATE),
     "hybrid split": Decoder(
         lambda data: HYBRID.split_serializer.deserialize(1, data), msgpack(HYBRID_SPLIT), HYBRID_SPLIT
     ),

@@ -21,13 +21,13 @@ from lowmark.sources.kafka import (
 )
 from lowmark.sources.kafka.client import Described, KafkaClient
 from lowmark.sources.kafka.columns import KafkaColumns
-from lowmark.sources.kafka.consumers import ConsumerCache
+from lowmark.sources.kafka.consumers import ConsumerCache, range_properties
 from lowmark.sources.kafka.enumerator import (
     KafkaEnumeratorState,
 )
 from lowmark.sources.kafka.first_rows import LOOK_SECONDS, RETRY_SECONDS, FirstRow, FirstRows
 from lowmark.sources.kafka.planner import DOUBTS, KafkaPlanner
-from lowmark.sources.kafka.reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
+from lowmark.sources.kafka.reader import BATCH_ROWS, KafkaSplitReader
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kafka.topics import Topic
 from lowmark.sources.kit.asking_planner import FORGET_SECONDS
@@ -362,7 +362,7 @@ def test_a_closed_reader_gives_its_consumer_back_once() -> None:
 
 
 def test_fetches_fit_the_range_and_users_have_the_last_word() -> None:
-    small, whole = fetch_properties([100] * 64, 100.0), fetch_properties([10**9, 5], 100.0)
+    small, whole = (range_properties(SETTINGS, rows, 100.0) for rows in ([100] * 64, [10**9, 5]))
     cache = ScriptedCache(ScriptedConsumer([]))
     reader = KafkaSplitReader(SETTINGS, KafkaColumns(), go_on=False, consumers=cache)
     reader.handle_splits_changes(SplitsAddition((split(stop=20),)))
@@ -400,7 +400,7 @@ class ScriptedClient(KafkaClient):
     def topics(self, names: Sequence[str], action: str = "") -> dict[str, Topic]:
         return {name: Topic(name, self.ids[name], tuple(self.there[name])) for name in names if name in self.there}
 
-    def positions_of_each(
+    def positions(
         self,
         wanted: Any,
         action: str,
@@ -793,9 +793,7 @@ def test_two_splits_of_one_partition_and_two_topics_of_one_number() -> None:
     tails = Tails({0: lambda at: [row(at), row(at, topic="returns")]})
     rows = FirstRows(SETTINGS, consumers=ScriptedCache(tails), now_seconds=StillClock())
 
-    found, failed = rows.find(
-        {"orders/0": (("orders", 0), 4), "orders/0@b": (("orders", 0), 9), "returns/0": (("returns", 0), 4)}
-    )
+    found, failed = rows.find([split(0, 4), split(0, 9, split_id="orders/0@b"), split(0, 4, topic="returns")])
 
     assert found == {"orders/0": FirstRow(4, 4 * SECOND), "returns/0": FirstRow(4, 4 * SECOND)}
     assert failed == {}
@@ -806,7 +804,7 @@ def test_a_look_reads_as_the_source_does_and_gives_its_consumer_back(committed: 
     cache = ScriptedCache(Tails())
     settings = KafkaSettings("b:1", {}, 1.0, read_committed=committed)
 
-    FirstRows(settings, consumers=cache).find({"orders/0": (("orders", 0), 4)})
+    FirstRows(settings, consumers=cache).find([split(0, 4)])
 
     assert cache.given_back == 1
     assert cache.properties["isolation.level"] == ("read_committed" if committed else "read_uncommitted")

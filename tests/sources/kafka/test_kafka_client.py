@@ -229,12 +229,12 @@ def test_an_offset_that_no_broker_sent_is_no_answer() -> None:
     client = Asking(admin := Offsets(OFFSET_INVALID, OFFSET_INVALID, -1, 7))
     partition, by_time = ("orders", 0), KafkaOffsets.timestamp(5)
 
-    assert client.positions({partition: by_time}, "find a time") == ({partition: None}, {})
+    assert client.positions([{partition: by_time}], "find a time") == [({partition: None}, {})]
     assert client.made == 3
     assert client.pauses == pytest.approx([0.1, 0.2])
-    assert client.positions({partition: by_time}, "find a time") == ({partition: 7}, {})
+    assert client.positions([{partition: by_time}], "find a time") == [({partition: 7}, {})]
     admin.offsets = [OFFSET_INVALID] * 99
-    found, failed = client.positions({partition: by_time}, "find a time", patience_seconds=2.0)
+    [(found, failed)] = client.positions([{partition: by_time}], "find a time", patience_seconds=2.0)
     assert (found, list(failed)) == ({}, [partition])
     assert "the leader of the partition gave no answer" in str(failed[partition])
 

@@ -13,13 +13,11 @@ from lowmark.sources.kafka import (
     KafkaOffsets,
     KafkaSource,
     KafkaSplit,
-    KafkaTopicMissing,
 )
 from lowmark.sources.kafka.consumers import ConsumerCache
 from lowmark.sources.kafka.enumerator import (
     KafkaEnumerator,
     KafkaEnumeratorState,
-    KafkaStateSerializer,
     PartitionSet,
     Subscriber,
     TopicList,
@@ -28,7 +26,7 @@ from lowmark.sources.kafka.enumerator import (
 from lowmark.sources.kafka.planner import KafkaPlanner
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kafka.topics import Topic
-from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveryFailed
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveryFailed, PackedSerializer
 from lowmark.sources.testing import ManualEnumeratorContext
 
 from tests.sources.kafka.test_kafka import EARLIEST, LATEST, NEW, SETTINGS, ScriptedClient, split
@@ -94,8 +92,8 @@ def test_a_record_that_comes_while_its_time_is_looked_up_is_read() -> None:
     """The record at offset n is of second n, and one comes after each question."""
 
     class Growing(ScriptedClient):
-        def positions_of_each(self, wanted: Any, action: str, **more: Any) -> Any:
-            answers = super().positions_of_each(wanted, action, **more)
+        def positions(self, wanted: Any, action: str, **more: Any) -> Any:
+            answers = super().positions(wanted, action, **more)
             begin, end = self.there["orders"][0]
             self.there["orders"][0] = begin, end + bool(wanted[0])
             return answers
@@ -254,15 +252,16 @@ def test_what_is_named_must_be_there_at_first_and_may_go_later() -> None:
     client = ScriptedClient(orders={0: (0, 9)}, returns={0: (0, 1)})
     both = TopicList(frozenset({"orders", "returns"}))
 
-    assert [topic.name for topic in both.topics(client, "b:1", ())] == ["orders", "returns"]
+    found, missing = both.find(client, ())
+    assert ([topic.name for topic in found], missing) == (["orders", "returns"], [])
     del client.there["returns"]
-    with pytest.raises(KafkaTopicMissing, match="'returns' not found"):
-        both.topics(client, "b:1", {"orders"})
-    assert [topic.name for topic in both.topics(client, "b:1", {"returns"})] == ["orders"]
+    assert both.find(client, {"orders"})[1] == ["returns"]
+    found, missing = both.find(client, {"returns"})
+    assert ([topic.name for topic in found], missing) == (["orders"], [])
     pairs = PartitionSet(frozenset({("orders", 0), ("orders", 3)}))
-    with pytest.raises(KafkaTopicMissing, match="'orders/3' not found"):
-        pairs.topics(client, "b:1", ())
-    assert pairs.topics(client, "b:1", {"orders"})[0].partitions == (0,)
+    assert pairs.find(client, ())[1] == ["orders/3"]
+    found, missing = pairs.find(client, {"orders"})
+    assert (found[0].partitions, missing) == ((0,), [])
 
 
 def test_states_and_splits_survive_their_formats() -> None:
@@ -270,7 +269,7 @@ def test_states_and_splits_survive_their_formats() -> None:
     state = KafkaEnumeratorState(
         DiscoveredSplits(discovered=True, assigned=("a/0",), pending=(one,)), {"orders": "id-1"}
     )
-    states, splits = KafkaStateSerializer(), DataclassSerializer(KafkaSplit)
+    states, splits = PackedSerializer(KafkaEnumeratorState), DataclassSerializer(KafkaSplit)
 
     assert states.deserialize(1, states.serialize(state)) == state
     assert splits.deserialize(1, splits.serialize(one)) == one
@@ -296,7 +295,8 @@ def test_consumers_are_kept_by_their_properties_and_not_over_a_fork(monkeypatch:
     monkeypatch.setattr(
         "lowmark.sources.kafka.librdkafka.ClientErrors.__call__", lambda *_: None
     )  # an address without a broker
-    cache = ConsumerCache(idle_seconds=60.0, most_idle=2)
+    monkeypatch.setattr("lowmark.sources.kafka.consumers.MOST_IDLE", 2)
+    cache = ConsumerCache()
     settings = KafkaSettings("127.0.0.1:1", {}, 1.0, read_committed=True)
     first = cache.take(settings, {"group.id": "a"})
     cache.give_back(first)

@@ -195,17 +195,17 @@ def test_where_shards_begin() -> None:
 
 
 def test_a_shard_is_read_no_faster_than_its_pace() -> None:
-    pace = Pace(4.0, 2_000_000.0)
     now, reads, size = 0.0, 0, 0
+    pace = Pace(KinesisSettings(reads_per_second=4.0, bytes_per_second=2_000_000.0), lambda: now)
     while True:
-        now += pace.wait_seconds("shard", now_seconds=now)
+        now += pace.wait_seconds("orders", "shard")
         if now >= 10.0:
             break
-        pace.took("shard", now_seconds=now, size_bytes=1_000_000 if reads % 2 else 0)
+        pace.took("orders", "shard", began_seconds=now, size_bytes=1_000_000 if reads % 2 else 0)
         reads, size = reads + 1, size + (1_000_000 if reads % 2 else 0)
     assert reads <= 40
     assert size <= 21_000_000
-    assert Pace(None, None).wait_seconds("shard", now_seconds=1.0) == 0.0
+    assert Pace(KinesisSettings(), lambda: 1.0).wait_seconds("orders", "shard") == 0.0
 
 
 def test_a_query_reads_at_its_own_rate_in_a_process_that_has_read_the_shard_at_another() -> None:
@@ -213,7 +213,7 @@ def test_a_query_reads_at_its_own_rate_in_a_process_that_has_read_the_shard_at_a
     waits = list[float]()
     for reads_per_second in (4.0, 0.5, 10.0):
         settings = KinesisSettings(region="eu-west-1", reads_per_second=reads_per_second)
-        waits.append(KinesisClient(settings, now_seconds=lambda: 0.0).lend("paced", "0"))
+        waits.append(KinesisClient(settings, now_seconds=lambda: 0.0).pace.lend("paced", "0"))
     assert waits == [0.0, 0.25, 2.25]
 
 
@@ -485,7 +485,7 @@ def client_of(records: Callable[..., Page]) -> Any:
     """A client that answers each read by calling `records`."""
     return SimpleNamespace(
         settings=KinesisSettings(region="eu-west-1"), now_ms=lambda: 10_000, throttled=0, records=records,
-        iterator=lambda *asked, **options: "0", wait_seconds=lambda *asked: 0.0,
+        iterator=lambda *asked, **options: "0", pace=SimpleNamespace(wait_seconds=lambda *asked: 0.0),
     )  # fmt: skip
 
 

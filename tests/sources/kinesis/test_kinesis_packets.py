@@ -202,7 +202,7 @@ def test_malformed_packets_are_counted_and_the_first_of_a_stream_is_named(
     records = [record(bad, 11), record(bad, 12), record(b"plain", 13)]
     client: Any = SimpleNamespace(
         iterator=lambda *asked, **options: "0", records=lambda *asked, **options: Page(records, "1", 0),
-        wait_seconds=lambda *asked: 0.0,
+        pace=SimpleNamespace(wait_seconds=lambda *asked: 0.0),
     )  # fmt: skip
     reader = KinesisSplitReader(KinesisSettings(), KinesisColumns(["data"]), go_on=False, client=client)
     reader.handle_splits_changes(SplitsAddition((shard(start=0, stop=9, until=after(13), records=3),)))

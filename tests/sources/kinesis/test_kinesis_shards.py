@@ -14,6 +14,7 @@ from lowmark.sources.kinesis.client import Page, ShardGone
 from lowmark.sources.kinesis.connections import KinesisSettings
 from lowmark.sources.kinesis.enumerator import _check_listed, create_enumerator
 from lowmark.sources.kinesis.look import AHEAD_RECORDS, ShardLook
+from lowmark.sources.kinesis.pace import Pace
 from lowmark.sources.kinesis.planner import KinesisPlanner
 from lowmark.sources.kinesis.split import TRIM_HORIZON, DataLoss, KinesisSplit, after, at, at_time
 from lowmark.sources.kit.discovery import DiscoveredSplits
@@ -30,7 +31,7 @@ HOUR_MS = 3_600_000
 class Service:
     """A client of a stream in memory: shards by name, each with its records' (sequence number, arrival time)."""
 
-    settings, throttled = SETTINGS, 0
+    settings, throttled, pace = SETTINGS, 0, Pace(SETTINGS, lambda: 0.0)
 
     def __init__(self, **records: list[tuple[int, int]]) -> None:
         self.records_of, self.closed = records, set[str]()
@@ -56,9 +57,6 @@ class Service:
 
     def retention_ms(self, stream: str) -> int:
         return 24 * HOUR_MS
-
-    def lend(self, stream: str, shard: str) -> float:
-        return 0.0
 
     def iterator(self, stream: str, shard: str, cursor: str, **options: Any) -> str:
         if shard in self.gone:

@@ -22,11 +22,11 @@ from lowmark.sources import (
     read_slices,
 )
 from lowmark.sources.kit.discovery import (
-    DiscoveredSerializer,
     DiscoveredSplits,
     DiscoveringEnumerator,
     DiscoveryFailed,
     EvenSpread,
+    PackedSerializer,
 )
 from lowmark.sources.kit.simple import Rows, SimpleSplitReader
 from lowmark.sources.reading.checked_reader import BrokenSplitReader
@@ -348,7 +348,7 @@ def test_the_state_restores_what_was_known() -> None:
 
 def test_the_state_is_small_and_one_for_equal_values() -> None:
     state = DiscoveredSplits[SourceSplit](assigned=tuple(f"day=2026-01-01/part-{n:05}.parquet" for n in range(10_000)))
-    serializer = DiscoveredSerializer(SourceSplit)
+    serializer = PackedSerializer(DiscoveredSplits[SourceSplit])
     data = serializer.serialize(state)
     assert len(data) < 40_000
     assert serializer.deserialize(1, data) == state
@@ -519,7 +519,7 @@ class Stamped(Found):
 
     @property
     def state(self) -> DiscoveredSplits[SourceSplit]:
-        serializer = DiscoveredSerializer(SourceSplit)
+        serializer = PackedSerializer(DiscoveredSplits[SourceSplit])
         return serializer.deserialize(1, serializer.serialize(self.enumerator.snapshot_state(1)))
 
 

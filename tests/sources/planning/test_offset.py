@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from lowmark.sources import DataclassSerializer, SourceSplit
-from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
+from lowmark.sources.kit.discovery import DiscoveredSplits, PackedSerializer
 from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from lowmark.sources.serializer import UnknownFieldType, UnreadableState
 from lowmark.watermark import packed
@@ -135,7 +135,7 @@ def test_a_state_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(monke
     offset = BatchOffset("orders", 1, "run", {}, base64.b64encode(data).decode())
 
     assert refused_in_mib(lambda: offset.decode(SERIALIZER)) < 8
-    assert refused_in_mib(lambda: DiscoveredSerializer(SourceSplit).deserialize(1, data)) < 8
+    assert refused_in_mib(lambda: PackedSerializer(DiscoveredSplits[SourceSplit]).deserialize(1, data)) < 8
 
 
 def test_a_state_that_could_not_be_read_back_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_a_state_that_could_not_be_read_back_is_not_written(monkeypatch: pytest.
     many = DiscoveredSplits[SourceSplit](assigned=tuple(map(str, range(100))))
 
     with pytest.raises(ValueError, match="bytes of state, expected 100 at most"):
-        DiscoveredSerializer(SourceSplit).serialize(many)
+        PackedSerializer(DiscoveredSplits[SourceSplit]).serialize(many)
 
 
 def test_a_state_of_a_later_format_says_so() -> None:
