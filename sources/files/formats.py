@@ -214,12 +214,16 @@ class TextFormat(ABC):
 
 
 class CsvFormat(TextFormat):
-    """CSV with a line of names at the top; compressed if the file's name says so (.gz, .bz2, .zst)."""
+    """CSV with a line of names at the top; compressed if the file's name says so (.gz, .bz2, .zst).
+
+    Arrow closes the files, because its threads still read ahead when the rows are left early: in a file that was closed
+    here they would read from the next file that has the same descriptor.
+    """
 
     _lines_of_names = 1
 
     def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
-        with _text(filesystem, path) as stream, csv.open_csv(stream, parse_options=QUOTED) as rows:
+        with csv.open_csv(_text(filesystem, path), parse_options=QUOTED) as rows:
             # A time of day stays text, because Arrow makes no number of such a text.
             return _as_text(rows.schema, pa.types.is_time)
 
@@ -228,10 +232,7 @@ class CsvFormat(TextFormat):
         # csv only all with or all without a zone.
         types = _as_text(schema, pa.types.is_timestamp)
         convert = csv.ConvertOptions(column_types=types, include_columns=schema.names, include_missing_columns=True)
-        with (
-            _text(filesystem, path) as stream,
-            csv.open_csv(stream, parse_options=QUOTED, convert_options=convert) as rows,
-        ):
+        with csv.open_csv(_text(filesystem, path), parse_options=QUOTED, convert_options=convert) as rows:
             yield from rows
 
 
