@@ -178,7 +178,7 @@ class CorruptSnapshot(LowmarkError, ValueError):
 
     reason: str  # the fault of the bytes
     size: int  # number of bytes
-    _fact = "cannot restore a coordinator from {size} bytes: {reason}"
+    _fact = "cannot restore a state from {size} bytes: {reason}"
     _hint = "pass the bytes of snapshot() unchanged, to the version of lowmark that wrote them."
 
 

@@ -6,7 +6,7 @@ import json
 from typing import Annotated
 
 import typer
-from lowmark.integration.console import print_json
+from lowmark.integration.console import print_json, print_lines
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.watermark import duration_us
 
@@ -48,7 +48,7 @@ def offsets(
         print_json(found, indent=None)
         return
     which = "planned" if planned else "committed"
-    typer.echo(json.dumps(found))
+    print_lines(json.dumps(found))
     typer.echo(
         f"\nThe records that follow the last {which} batch. Stop the old query, then start the new one with a new\n"
         "checkpointLocation and\n"
@@ -85,7 +85,7 @@ def _beside(checkpoint: str, window: str | None, delay: str | None, *, as_json: 
             indent=None,
         )
         return
-    typer.echo(json.dumps(found.starting))
+    print_lines(json.dumps(found.starting))
     told = (
         "The old query has not emitted a window yet."
         if found.watermark is None

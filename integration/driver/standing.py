@@ -58,7 +58,7 @@ class Standing:
         return [
             *((run.query, self._status(run, now_us, limit)) for run in self._runs if not run.ended),
             *((None, self._status(run, now_us)) for run in self._waiting(now_us)),
-            *((run.query, run.status(now_us, limit)) for run in self._audits if not run.ended),
+            *((run.query, self._status(run, now_us, limit)) for run in self._audits if not run.ended),
         ]
 
     def run_statuses(self, without: Container[str] = (), limit: int | None = None) -> list[RunStatus]:
@@ -102,8 +102,8 @@ class Standing:
             return replace(status, why=f"the query ends with its next batch: {run.refusal}")
         why = status.why
         query = None if run.ended else self._runs.queries.get(run.run_id)
-        if query is not None and query.trouble is not None:
-            why = f"{why} {query.trouble}"
+        if query is not None and (trouble := query.trouble) is not None:
+            why = f"{why} {trouble}"
         if run.unmeasured_batches:
             why = (
                 f"{why} Batches with rows that were not measured, and so moved no watermark: "

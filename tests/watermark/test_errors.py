@@ -67,7 +67,7 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
         CorruptSnapshot("3 trailing bytes", 100),
         ValueError,
         (
-            "cannot restore a coordinator from 100 bytes: 3 trailing bytes. Hint: pass the bytes of snapshot() "
+            "cannot restore a state from 100 bytes: 3 trailing bytes. Hint: pass the bytes of snapshot() "
             "unchanged, to the version of lowmark that wrote them."
         ),
     ),

@@ -105,6 +105,19 @@ def test_grafana_writes_into_a_folder_that_is_named(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_offsets_that_cannot_be_written_are_one_line(old_checkpoint: Path, options: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [*LOWMARK, "offsets", str(old_checkpoint), *options]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        2, "lowmark: the output cannot be written: No space left on device. Hint: see that its disk has room."
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
 def test_an_error_is_one_line_on_stderr_and_debug_shows_all_of_it(tmp_path: Path) -> None:
     missing = str(tmp_path / "none")
     failed = run("offsets", missing)
