@@ -323,13 +323,15 @@ class StreamRun:
             missed_batches = progress.batch_id - self.last_batch_id - 1
             gaps = gaps.longer(now_us - self.reported_at_us, missed_batches=missed_batches)
         unseen = self._rows_log.look(self.stream, self.watermarks, progress, sources, measured)
+        late_rows = self._late_rows
+        if measured is not None:
+            if measured.late_rows is not None:
+                late_rows = added_up((late_rows or {}, measured.late_rows))
+            self.splits.pass_on(measured)  # the last step that may fail, because a repeated call would count twice
+        self._late_rows = late_rows
         self.unmeasured_batches += unseen
         if unseen or (measured is not None and measured.counts.rows > 0):
             self.rows_at_us = now_us
-        if measured is not None:
-            self.splits.pass_on(measured)  # last, because a repeated call would count twice
-            if measured.late_rows is not None:
-                self._late_rows = added_up((self._late_rows or {}, measured.late_rows))
         self.gaps, self.last_batch_id = gaps, progress.batch_id
         self.reported_at_us = self.seen_at_us = now_us
 
