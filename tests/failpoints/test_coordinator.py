@@ -31,7 +31,7 @@ SIDES = {"serve": in_the_server, "link": in_a_client}
 
 
 # An ended process releases the lock of its journal and its socket; a coordinator in a thread of this test does not.
-OF_A_PROCESS = ("Door._open_unix", "Journal.__init__", "Journal.close", "serve")
+OF_A_PROCESS = ("Door._open_unix", "Journal.__init__", "Journal._open", "Journal.close", "serve")
 
 
 def play(fault: Fault | None, threads: Callable[[str], bool]) -> tuple[World, Injector]:
