@@ -38,7 +38,6 @@ from lowmark.sources.planning.peer import Guidance
 from lowmark.sources.spark.versions import PASSES_LIMITS
 from lowmark.sources.worker import WorkerDied
 
-from . import by_hand, plans
 from .aside import OnLoop, hold
 from .desks import Desks
 from .standing import Standing, in_words
@@ -92,10 +91,10 @@ class Answers:
         return reply
 
     def guide(self, request: GuideRequest) -> Guidance:
-        return self._on_loop(lambda: plans.guide(self._desks.runs, request), "say how far a stream may be read")
+        return self._on_loop(lambda: self._desks.plans.guide(request), "say how far a stream may be read")
 
     def planned(self, request: PlannedRequest) -> PlannedReply:
-        hear = partial(plans.take, self._desks.runs, request.stream_id, request.token, request.planned)
+        hear = partial(self._desks.plans.take, request.stream_id, request.token, request.planned)
         self._on_loop(hear, "hear of a plan")
         return PlannedReply()
 
@@ -110,10 +109,10 @@ class Answers:
         )
 
     def mark(self, request: MarkRequest) -> ByHandReply[Marked]:
-        return self._by_hand(lambda: by_hand.mark(self._desks.runs, request), "mark splits by hand")
+        return self._by_hand(lambda: self._desks.by_hand.take(request), "mark splits by hand")
 
     def set(self, request: SetRequest) -> ByHandReply[SetOf]:
-        return self._by_hand(lambda: by_hand.set_strategy(self._desks.runs, request), "set a strategy by hand")
+        return self._by_hand(lambda: self._desks.by_hand.set(request), "set a strategy by hand")
 
     def _by_hand(self, work: Callable[[], list[Said]], action: str) -> ByHandReply[Said]:
         try:

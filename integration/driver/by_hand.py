@@ -42,85 +42,88 @@ def request(
     return MarkRequest(stream, splits, user(), idle, for_us=for_us)
 
 
-def mark(runs: Runs, request: MarkRequest) -> list[Marked]:
-    """Mark splits in every running query on a stream. Raises `ByHandRefused`."""
-    name, now_us = request.stream, runs.clock.now_us()
-    _check_person(request.by, name)
-    until_us = _until_us(request, now_us + runs.clock.wall_ahead_us())
-    running = _running(runs, name)
-    places = [_splits(run, request.splits) for run in running]
-    for split in request.splits:
-        if not any(split in place for place in places):
-            raise _unknown(name, split, running)
-    said = []
-    for run, place in zip(running, places, strict=True):
-        splits = tuple(place.values())
-        if request.idle:
-            run.hear(SplitsMarkedIdle(splits, request.by, until_us), now_us, "what a person said")
-        else:
-            run.hear(SplitsMarkedActive(splits, request.by), now_us, "what a person said")
-        runs.after(run, now_us)
-        marks, query = run.watermarks.by_hand, "unknown" if run.query is None else run.query
-        told = ((split, marks.get(known)) for split, known in place.items())
-        said += [Marked(query, split, None if mark is None else str(mark)) for split, mark in told]
-    return said
+class ByHand:
+    """Takes what persons say about splits and strategies. Belongs to the loop of the service."""
 
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
 
-def set_strategy(runs: Runs, request: SetRequest) -> list[SetOf]:
-    """Set delay and idleness in every running query on a stream. Raises `ByHandRefused`; then nothing was set."""
-    name, now_us = request.stream, runs.clock.now_us()
-    _check_person(request.by, name)
-    running = _running(runs, name)
-    codes = [runs.streams[run.stream.stream_id].strategy for run in running]
-    strategies = [_changed(run.stream.strategy, code, request) for run, code in zip(running, codes, strict=True)]
-    said = []
-    for run, code, strategy in zip(running, codes, strategies, strict=True):
-        settings = _settings(strategy, code, request.by, now_us, run.set_by_hand)
-        run.set(strategy, settings, now_us)
-        runs.after(run, now_us)
-        query, in_force = "unknown" if run.query is None else run.query, list(map(str, settings))
-        told = "; ".join(in_force) or f"{request.by} took back what was set, and the code counts again"
-        log.warning('stream "%s", query %s: %s', name, query, told)
-        said.append(SetOf(query, in_force))
-    return said
+    def take(self, request: MarkRequest) -> list[Marked]:
+        """Mark splits in every running query on a stream. Raises `ByHandRefused`."""
+        name, now_us = request.stream, self._runs.clock.now_us()
+        _check_person(request.by, name)
+        until_us = self._until_us(request, now_us + self._runs.clock.wall_ahead_us())
+        runs = self._running(name)
+        places = [self._splits(run, request.splits) for run in runs]
+        for split in request.splits:
+            if not any(split in place for place in places):
+                raise self._unknown(name, split, runs)
+        said = []
+        for run, place in zip(runs, places, strict=True):
+            splits = tuple(place.values())
+            if request.idle:
+                run.hear(SplitsMarkedIdle(splits, request.by, until_us), now_us, "what a person said")
+            else:
+                run.hear(SplitsMarkedActive(splits, request.by), now_us, "what a person said")
+            self._runs.after(run, now_us)
+            marks, query = run.watermarks.by_hand, "unknown" if run.query is None else run.query
+            told = ((split, marks.get(known)) for split, known in place.items())
+            said += [Marked(query, split, None if mark is None else str(mark)) for split, mark in told]
+        return said
 
+    def set(self, request: SetRequest) -> list[SetOf]:
+        """Set delay and idleness in every running query on a stream. Raises `ByHandRefused`; then nothing was set."""
+        name, now_us = request.stream, self._runs.clock.now_us()
+        _check_person(request.by, name)
+        runs = self._running(name)
+        codes = [self._runs.streams[run.stream.stream_id].strategy for run in runs]
+        strategies = [_changed(run.stream.strategy, code, request) for run, code in zip(runs, codes, strict=True)]
+        said = []
+        for run, code, strategy in zip(runs, codes, strategies, strict=True):
+            settings = _settings(strategy, code, request.by, now_us, run.set_by_hand)
+            run.set(strategy, settings, now_us)
+            self._runs.after(run, now_us)
+            query, in_force = "unknown" if run.query is None else run.query, list(map(str, settings))
+            told = "; ".join(in_force) or f"{request.by} took back what was set, and the code counts again"
+            log.warning('stream "%s", query %s: %s', name, query, told)
+            said.append(SetOf(query, in_force))
+        return said
 
-def _until_us(request: MarkRequest, wall_us: int) -> int | None:
-    until_us = request.until_us if request.for_us is None else wall_us + request.for_us
-    if until_us is not None and not wall_us < until_us <= INT64[-1]:
-        by_us = wall_us - until_us
-        fact = "the time lies after the last that is known" if by_us < 0 else "the time is over already"
-        ago = f", by {format_duration_us(by_us)}" if by_us > 0 else ""
-        raise ByHandRefused(request.stream, f"{fact}{ago}", "pass a time that is still to come.")
-    return until_us
+    def _until_us(self, request: MarkRequest, wall_us: int) -> int | None:
+        until_us = request.until_us if request.for_us is None else wall_us + request.for_us
+        if until_us is not None and not wall_us < until_us <= INT64[-1]:
+            by_us = wall_us - until_us
+            fact = "the time lies after the last that is known" if by_us < 0 else "the time is over already"
+            ago = f", by {format_duration_us(by_us)}" if by_us > 0 else ""
+            raise ByHandRefused(request.stream, f"{fact}{ago}", "pass a time that is still to come.")
+        return until_us
 
+    def _running(self, name: str) -> list[StreamRun]:
+        """The running queries on a stream; refuses a stream without one."""
+        runs = [run for run in self._runs.known() if run.stream.name == name and not run.ended]
+        if runs:
+            return runs
+        names = self._runs.streams.names()
+        if name in names:
+            raise ByHandRefused(name, "no query runs on it", "start the query first; a person acts on a running query.")
+        near = get_close_matches(name, names, n=1)
+        hint = f'did you mean "{near[0]}"?' if near else "a stream must be wrapped or read under that name."
+        raise ByHandRefused(name, f"it is unknown to this service, which has: {', '.join(names) or 'none'}", hint)
 
-def _running(runs: Runs, name: str) -> list[StreamRun]:
-    """The running queries on a stream; refuses a stream without one."""
-    running = [run for run in runs.known() if run.stream.name == name and not run.ended]
-    if running:
-        return running
-    names = runs.streams.names()
-    if name in names:
-        raise ByHandRefused(name, "no query runs on it", "start the query first; a person acts on a running query.")
-    near = get_close_matches(name, names, n=1)
-    hint = f'did you mean "{near[0]}"?' if near else "a stream must be wrapped or read under that name."
-    raise ByHandRefused(name, f"it is unknown to this service, which has: {', '.join(names) or 'none'}", hint)
+    def _splits(self, run: StreamRun, wanted: Sequence[str]) -> dict[str, SplitId]:
+        """The wanted splits of a query, by their names, or by the names that a terminal shows."""
+        known = run.named_splits()
+        if not all(name in known for name in wanted):
+            known = {**{printable(name): split for name, split in known.items()}, **known}
+        return {name: known[name] for name in dict.fromkeys(wanted) if name in known}
 
-
-def _splits(run: StreamRun, wanted: Sequence[str]) -> dict[str, SplitId]:
-    """The wanted splits of a query, by their names, or by the names that a terminal shows."""
-    known = run.named_splits()
-    if not all(name in known for name in wanted):
-        known = {**{printable(name): split for name, split in known.items()}, **known}
-    return {name: known[name] for name in dict.fromkeys(wanted) if name in known}
-
-
-def _unknown(name: str, split: str, running: Sequence[StreamRun]) -> ByHandRefused:
-    names = {known for run in running for known in run.named_splits()}
-    near = get_close_matches(split, list(islice(sorted(names), _NAMES_COMPARED)), n=_NEAREST)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"`lowmark status {shlex.quote(name)}` lists its splits."
-    return ByHandRefused(name, f"no split is named {split!a}, among {len(names):,} known splits", hint)
+    def _unknown(self, name: str, split: str, runs: Sequence[StreamRun]) -> ByHandRefused:
+        names = {known for run in runs for known in run.named_splits()}
+        near = get_close_matches(split, list(islice(sorted(names), _NAMES_COMPARED)), n=_NEAREST)
+        hint = (
+            f"did you mean {' or '.join(near)}?" if near else f"`lowmark status {shlex.quote(name)}` lists its splits."
+        )
+        return ByHandRefused(name, f"no split is named {split!a}, among {len(names):,} known splits", hint)
 
 
 def _check_person(by: str, stream: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lowmark.sources.planning.peer import Planned
@@ -66,12 +66,12 @@ class Planners:
     def get(self, token: str | None) -> KnownPlanner | None:
         return None if token is None else self._planners.get(token)
 
-    def add(self, token: str, planner: KnownPlanner, live_runs: Collection[str]) -> None:
-        """Add a planner, and forget those of ended queries, which have no run among these tokens."""
+    def add(self, token: str, planner: KnownPlanner, is_over: Callable[[str], bool]) -> None:
+        """Add a planner, and forget those of ended queries; `is_over` tells the end of a query by its run's token."""
         live = {
             each: known
             for each, known in self._planners.items()
-            if known.run_token is None or known.run_token in live_runs
+            if known.run_token is None or not is_over(known.run_token)
         }
         # Most planners without a run are of queries that failed at once.
         untied = [each for each, known in live.items() if known.run_token is None]

@@ -16,10 +16,10 @@ from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.sessions import Query
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 
-from . import plans
 from .aside import aside
 from .farewells import Farewells, warn_unwritten
 from .marking import Marking
+from .plans import Plans
 from .runs import Runs
 from .stream_run import StreamRun
 
@@ -31,8 +31,9 @@ _START_SECONDS = 2.0  # the loop waits once in the life of a query, and only for
 class Reports:
     """Brings the progress of queries to their runs."""
 
-    def __init__(self, runs: Runs) -> None:
-        self._runs, self.farewells = runs, Farewells()
+    def __init__(self, runs: Runs, plans: Plans) -> None:
+        self._runs, self._plans = runs, plans
+        self.farewells = Farewells()
 
     def catch_up(self, run: StreamRun, *, planned_at_us: int) -> None:
         """Take the reports of all finished batches: the newest directly, missed batches from Spark's history."""
@@ -61,7 +62,7 @@ class Reports:
         known = len(run.watermarks.splits)
         for index, offset in own:
             run.written |= offset.token == run.token
-            plans.tie(self._runs, run, run.sources_in(progress, index))
+            self._plans.tie(run, run.sources_in(progress, index))
             now_us = self._runs.clock.now_us()
             run.report(progress, index, planned_at_us=planned_at_us, now_us=now_us, low_us=offset.low_us)
             self._mark(run, progress, query)

@@ -1,6 +1,6 @@
 """All runs of all streams of a service, and the only way by which a change of a run reaches others.
 
-Whoever changes a run (`desks.py`, `plans.py`, `by_hand.py`) calls `Runs.after` then. Belongs to the service's loop.
+Each desk (`desks.py`) changes a run and then calls `Runs.after`. Belongs to the loop of the service.
 """
 
 from __future__ import annotations

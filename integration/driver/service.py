@@ -670,7 +670,7 @@ class LowWatermarkService:
         self._mark(by_hand.request(name, split, idle=False))
 
     def _mark(self, request: MarkRequest) -> None:
-        self._call(lambda: by_hand.mark(self._runs, request), f'mark splits of "{request.stream}" by hand')
+        self._call(lambda: self._desks.by_hand.take(request), f'mark splits of "{request.stream}" by hand')
 
     def set_strategy(
         self, name: str, *, delay: str | dt.timedelta | None = None, idleness: str | dt.timedelta | None = None
@@ -701,7 +701,7 @@ class LowWatermarkService:
         self._set(SetRequest.of(name, code=True))
 
     def _set(self, request: SetRequest) -> None:
-        self._call(lambda: by_hand.set_strategy(self._runs, request), f'set the strategy of "{request.stream}" by hand')
+        self._call(lambda: self._desks.by_hand.set(request), f'set the strategy of "{request.stream}" by hand')
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """Return the alignment groups of this application's streams, by name.

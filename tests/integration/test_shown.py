@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from lowmark.integration.cli.check import _because
-from lowmark.integration.driver import by_hand
 from lowmark.integration.driver.audited import AuditedRun, Audits
 from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.failures import brief, explain
@@ -438,8 +437,8 @@ def test_prometheus_gets_the_times_of_the_wall_clock(slept: tuple[Desks, Standin
 
 def test_a_mark_until_a_time_goes_by_the_wall_clock(slept: tuple[Desks, Standing, StreamRun], wall_us: int) -> None:
     desks, _, run = slept
-    by_hand.mark(desks.runs, MarkRequest("orders", ["a/0"], "anna", idle=True, until_us=wall_us + MINUTE_US))
+    desks.by_hand.take(MarkRequest("orders", ["a/0"], "anna", idle=True, until_us=wall_us + MINUTE_US))
     [mark] = run.watermarks.by_hand.values()
     assert mark.until_us == wall_us + MINUTE_US
     with pytest.raises(ByHandRefused, match="the time is over already"):
-        by_hand.mark(desks.runs, MarkRequest("orders", ["a/0"], "anna", idle=True, until_us=wall_us - MINUTE_US))
+        desks.by_hand.take(MarkRequest("orders", ["a/0"], "anna", idle=True, until_us=wall_us - MINUTE_US))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.driver import by_hand
 from lowmark.integration.errors import ByHandRefused
 from lowmark.integration.transport.driver_rpc import Client, MarkRequest
 from lowmark.watermark import InvalidDuration, SplitState, WatermarkStrategy
@@ -160,4 +159,4 @@ def test_the_command_that_lists_the_splits_can_be_pasted_whatever_the_name_of_th
     desks.runs.streams.add(fed.run.stream)
     desks.runs._runs["t"] = fed.run
     with pytest.raises(ByHandRefused, match="`lowmark status 'my orders'` lists its splits"):
-        by_hand.mark(desks.runs, MarkRequest("my orders", ["zzz"], "me", idle=True))
+        desks.by_hand.take(MarkRequest("my orders", ["zzz"], "me", idle=True))

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from lowmark.integration.driver import by_hand, plans
 from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
@@ -133,7 +132,7 @@ def test_after_a_plan_that_cannot_be_taken_the_status_shows_what_was_there_befor
     fed, desks = Fed("read"), desks_of(queries, notify=lambda _: None)
     desks.runs.streams.add(fed.stream)
     desks.runs._runs["t"] = fed.run
-    desks.runs.planners.add("planner", fed.planner, ())
+    desks.runs.planners.add("planner", fed.planner, lambda _: False)
     shown_before = fed.run.status(fed.now_us)
     handle = SplitWatermarks.handle
 
@@ -143,7 +142,7 @@ def test_after_a_plan_that_cannot_be_taken_the_status_shows_what_was_there_befor
         return handle(watermarks, event, *at_us)
 
     monkeypatch.setattr(SplitWatermarks, "handle", failing)
-    plans.take(desks.runs, "s", "planner", Planned(4, {"a": (), "b": ()}, backlog_rows={"a": 7}))
+    desks.plans.take("s", "planner", Planned(4, {"a": (), "b": ()}, backlog_rows={"a": 7}))
     shown_after = fed.run.status(fed.now_us)
 
     assert fed.run.broken
@@ -178,17 +177,17 @@ def test_claims_and_caps_go_by_the_delay_that_a_person_set() -> None:
     fed.run.stream = fed.run.splits.stream = replace(fed.stream, strategy=aligned)
     desks.runs.streams.add(fed.run.stream)
     desks.runs._runs["t"], fed.run.query_id = fed.run, "q"
-    desks.runs.planners.add("planner", fed.planner, ())
-    by_hand.set_strategy(desks.runs, SetRequest("orders", "anna", delay_us=30 * SECOND))
+    desks.runs.planners.add("planner", fed.planner, lambda _: False)
+    desks.by_hand.set(SetRequest("orders", "anna", delay_us=30 * SECOND))
     claimed(fed, 4, 100)
     assert fed.run.low_watermark_us == low(70)
     fed.report(3, a=101, b=101)
     assert fed.run.low_watermark_us == low(71)
 
     desks.runs.cooperation.report(fed.run)
-    guidance = plans.guide(desks.runs, GuideRequest("s", "planner"))
+    guidance = desks.plans.guide(GuideRequest("s", "planner"))
     assert guidance.read_before_us == 111 * SECOND + 1_000, "a drift of 10 seconds, and a delay of 30"
-    by_hand.set_strategy(desks.runs, SetRequest("orders", "anna", code=True))
+    desks.by_hand.set(SetRequest("orders", "anna", code=True))
     assert (fed.run.stream.strategy, fed.run.set_by_hand) == (aligned, ())
 
 
@@ -211,8 +210,8 @@ def test_a_batch_that_a_restart_runs_again_ties_no_planner_of_the_run_before_it(
     tied = []
     for run, planner in ((first, "before"), (second, "before"), (second, "after"), (second, "before")):
         run.places = {1: [0]}
-        plans.guide(desks.runs, GuideRequest("s", planner))
-        plans.tie(desks.runs, run, run.sources_in(shown(planner), 1))
+        desks.plans.guide(GuideRequest("s", planner))
+        desks.plans.tie(run, run.sources_in(shown(planner), 1))
         known = run.splits.planner
         tied.append(None if known is None else (known is desks.runs.planners.get(planner), known.run_token))
 
@@ -226,7 +225,7 @@ def test_a_planner_of_another_stream_is_tied_to_no_run() -> None:
         desks.runs.streams.add(each)
     run = StreamRun.attach(stream, token="t", resumes=None, state=None, now_us=0)
     run.places = {1: [0]}
-    plans.guide(desks.runs, GuideRequest("another", "planner"))
-    plans.tie(desks.runs, run, run.sources_in(shown("planner"), 1))
+    desks.plans.guide(GuideRequest("another", "planner"))
+    desks.plans.tie(run, run.sources_in(shown("planner"), 1))
 
     assert run.splits.planner is None

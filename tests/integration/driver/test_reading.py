@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lowmark.integration.driver import plans
 from lowmark.integration.driver.answers import Answers
 from lowmark.integration.driver.audited import Audits
 from lowmark.integration.driver.known_planner import KnownPlanner
@@ -280,14 +279,14 @@ class Wire:
         self.server = Server(
             address,
             handler(HEARTBEAT, partial(answer_of, self.desks)),
-            handler(GUIDE, partial(plans.guide, self.desks.runs)),
+            handler(GUIDE, self.desks.plans.guide),
             handler(PLANNED, self._planned),
         )
         self.client = Client(address)
         self.client.heartbeat(HeartbeatRequest("s", "t", first=True))
 
     def _planned(self, request: PlannedRequest) -> PlannedReply:
-        plans.take(self.desks.runs, request.stream_id, request.token, request.planned)
+        self.desks.plans.take(request.stream_id, request.token, request.planned)
         return PlannedReply()
 
     def plan(self, checkpoint: int, **known: Any) -> None:
@@ -355,9 +354,7 @@ def test_a_plan_goes_into_the_last_report_of_a_query_once_its_batch_is_reported(
     desks.runs.streams.add(stream_of(tracks))
     answer_of(desks, HeartbeatRequest("s", "t", first=True))
     for checkpoint in (1, 2):
-        plans.take(
-            desks.runs, "s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND})
-        )
+        desks.plans.take("s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND}))
         if checkpoint == 1 or answered:
             answer_of(desks, HeartbeatRequest("s", "t"))
         if checkpoint == 1 or reported:
@@ -380,9 +377,7 @@ def test_a_job_hears_of_a_plan_once_spark_has_written_it() -> None:
     answer_of(desks, HeartbeatRequest("s", "t", first=True))
     said = list[tuple[int, int | None]]()
     for checkpoint in (1, 2, 3, 4):
-        plans.take(
-            desks.runs, "s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND})
-        )
+        desks.plans.take("s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND}))
         answer_of(desks, HeartbeatRequest("s", "t"))
         lows_us = [at_us for what, _, at_us, *_ in member.said if what == "report" and at_us is not None]
         said.append((checkpoint, max(lows_us, default=None)))
@@ -424,7 +419,7 @@ def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -
     assert answers.status(StatusRequest()).streams == []
     said = "the batch that was planned before the restart is being read since 2026-01-01 12:00:00.000 UTC, 2 slices."
     for _ in range(2):
-        plans.take(desks.runs, "s", "reader", Planned(0, {}, missing=said))
+        desks.plans.take("s", "reader", Planned(0, {}, missing=said))
 
     told = answers.status(StatusRequest(limit=10))
     [stream] = told.streams

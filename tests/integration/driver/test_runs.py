@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from lowmark.integration.driver import by_hand, failures, plans
+from lowmark.integration.driver import failures
 from lowmark.integration.driver.audited import AuditedRun, Audits
 from lowmark.integration.driver.run_log import RowsLog
 from lowmark.integration.driver.standing import Standing
@@ -485,7 +485,7 @@ def test_planners_of_queries_that_never_got_to_a_batch_do_not_pile_up() -> None:
     desks = desks_of(queries, notify=lambda _: None)
     desks.runs.streams.add(stream())
     for n in range(1_000):
-        plans.guide(desks.runs, GuideRequest("s", f"planner-{n}"))
+        desks.plans.guide(GuideRequest("s", f"planner-{n}"))
 
     known = [n for n in range(1_000) if desks.runs.planners.get(f"planner-{n}") is not None]
     assert known == list(range(1_000 - len(known), 1_000))
@@ -518,11 +518,7 @@ def test_a_query_that_ends_by_itself_is_known_by_the_readers_that_ask_next() -> 
     assert {token: run.available_now for token, run in desks.runs._runs.items()} == {
         "before": False, "ends": True, "after": False,
     }  # fmt: skip
-    assert [plans.guide(desks.runs, GuideRequest("s", planner)).available_now for planner in "aab"] == [
-        True,
-        True,
-        False,
-    ]
+    assert [desks.plans.guide(GuideRequest("s", planner)).available_now for planner in "aab"] == [True, True, False]
 
 
 def test_a_query_that_never_began_leaves_the_next_one_on_its_stream_to_go_on() -> None:
@@ -534,7 +530,7 @@ def test_a_query_that_never_began_leaves_the_next_one_on_its_stream_to_go_on() -
     answer_of(desks, HeartbeatRequest("s", "next", first=True))
 
     assert not desks.runs._runs["next"].available_now
-    assert not plans.guide(desks.runs, GuideRequest("s", "planner")).available_now
+    assert not desks.plans.guide(GuideRequest("s", "planner")).available_now
 
 
 def test_a_query_that_cannot_end_by_itself_is_refused_instead_of_emitting_nothing() -> None:
@@ -621,8 +617,8 @@ def test_a_person_does_not_act_on_a_run_of_a_released_stream_whose_end_is_not_he
     desks.runs.streams.release("orders")
     desks.runs.streams.add(replace(old, stream_id="new"))
     for act in (
-        lambda: by_hand.set_strategy(desks.runs, SetRequest("orders", "ann", delay_us=1)),
-        lambda: by_hand.mark(desks.runs, MarkRequest("orders", [], "ann", idle=True)),
+        lambda: desks.by_hand.set(SetRequest("orders", "ann", delay_us=1)),
+        lambda: desks.by_hand.take(MarkRequest("orders", [], "ann", idle=True)),
     ):
         with pytest.raises(ByHandRefused, match="no query runs on it"):
             act()

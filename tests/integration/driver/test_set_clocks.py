@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from lowmark.integration.driver import by_hand, plans
 from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.process.clock import monotonic_us
@@ -60,11 +59,11 @@ def test_a_low_watermark_that_follows_the_time_follows_the_clock_that_was_set(
 
 def test_a_claim_of_now_counts_after_the_host_slept(monkeypatch: pytest.MonkeyPatch) -> None:
     desks, run = begun(STRATEGY)
-    plans.guide(desks.runs, GuideRequest("s", "reader"))
+    desks.plans.guide(GuideRequest("s", "reader"))
     desks.runs.planners._planners["reader"].run_token = "t"
     set_by(monkeypatch, 3 * HOUR)
     wall_us = time.time_ns() // 1_000
-    plans.take(desks.runs, "s", "reader", Planned(1, {"a": ()}, claims_us={"a": wall_us}))
+    desks.plans.take("s", "reader", Planned(1, {"a": ()}, claims_us={"a": wall_us}))
 
     assert run.low_watermark_us == STRATEGY.watermark_of_max(wall_us)
 
@@ -78,7 +77,7 @@ def test_the_end_of_a_mark_goes_by_the_clock_of_the_person_also_after_a_restart(
     wall_us = time.time_ns() // 1_000
     told = []
     for asked in ({"until_us": wall_us + HOUR}, {"for_us": HOUR}):
-        by_hand.mark(desks.runs, MarkRequest("orders", [*run.named_splits()], "anna", True, **asked))
+        desks.by_hand.take(MarkRequest("orders", [*run.named_splits()], "anna", True, **asked))
         told.append([str(mark) for mark in run.watermarks.by_hand.values()])
     wake_us = run.watermarks.wake_at_us(desks.runs.clock.now_us(), desks.runs.clock.wall_ahead_us())
     assert wake_us is not None
