@@ -152,7 +152,7 @@ class Method(Generic[Question, Answer]):
 
 
 def _change(names: list[str], into: Callable[..., Any], inside: Mapping[str, _Change]) -> _Change:
-    """Return a function that makes an object out of another one with the same fields, some of them changed inside."""
+    """Return a function that makes an object of another class with the same fields, and changes some values."""
     values_of = attrgetter(*names)
     changes = [(names.index(name), of) for name, of in inside.items()]
 

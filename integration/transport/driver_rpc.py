@@ -91,7 +91,7 @@ class PlannedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Asks for the status of one stream, or of all of them, also in queries that ended, each with its newest run."""
+    """Asks for the status of one stream, or of all streams, with the newest run of each query, ended queries too."""
 
     stream: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # splits of each stream, the neediest first; None: all

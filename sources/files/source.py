@@ -9,7 +9,7 @@ A file is read once, whole, as it was when it was found: its size and time of mo
 that has changed since is an error, because its rows could not be read again. So write a file under another name
 (beginning with "." or "_") or in another folder, and rename the complete file.
 
-What was found is remembered by path, and not read again. `kit/discovery.py` says what of it a checkpoint has
+A file is remembered by its path, and not read again. `kit/discovery.py` says what of it a checkpoint has
 (`remember`, and `keep` for `max_age`), and docs/read.md which files are missed. Two things follow for paths:
 
 - a file system that knows no times of modification has all files at one time, so all their paths are remembered;

@@ -1,6 +1,6 @@
 """The generator: a source over a scripted stream, for demos, tests and benchmarks. No server, no file.
 
-No row comes by a clock, so that one seed gives one result on any machine. (Spark's `rate-micro-batch` is the model.)
+Rows do not depend on a clock, so one seed gives one result on any machine. (Spark's `rate-micro-batch` is the model.)
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class GeneratorSource(SimpleSource[SourceSplit]):
             position = after
 
     def _end(self, split: SourceSplit, ticks: int | None = None) -> SplitEnd:
-        """Return where a split ends; with `ticks`, where it ends if no more of them have arrived beyond its start."""
+        """Return where a split ends; with `ticks`, at most so many ticks after its start."""
         parent_end = self.script.ends_at(split.split_id)
         last = self.script.end if parent_end is None else parent_end
         position = last if split.stop is None else min(split.stop, last)

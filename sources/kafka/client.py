@@ -139,7 +139,7 @@ class KafkaClient:
         """Look up "earliest", "latest" and timestamps, with the requests of all questions under way together.
 
         Args:
-            wanted: the questions, each about some partitions, which are asked about in one request.
+            wanted: the questions. The partitions of a question are asked about in one request.
             patience_seconds: how long partitions without an answer are asked again; the answer then leaves them out.
                 None: for the whole allowed time.
             stable: whether "latest" is the last stable offset if only committed records are read.

@@ -191,7 +191,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
         ]
 
     def _at_first_records(self, splits: Sequence[KafkaSplit]) -> list[KafkaSplit]:
-        """Let late partitions begin. The next discovery finds those without an answer, which thus hold up no others."""
+        """Let late partitions begin. A partition without an answer is left to the next discovery."""
         wanted = {split.key: KafkaOffsets.earliest() for split in splits}
         action = "look up where new partitions begin"
         [(starts, failed)] = self._client.positions([wanted], action, patience_seconds=PATIENCE_SECONDS)

@@ -118,9 +118,9 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
     def _too_short(
         self, splits: Sequence[KafkaSplit], ends: Mapping[TopicPartitionId, int | None]
     ) -> dict[TopicPartitionId, Exception]:
-        """Return the partitions that end before what was read of them, until they have done so for the allowed time.
+        """Return the partitions that end before their splits' starts, but for no longer than the allowed time.
 
-        A broker that is cut off from the others answers as the leader that it was. A new client may ask another broker.
+        A broker that is cut off from its controller still answers as leader. A new client may ask another broker.
         """
         now_seconds = self._now_seconds()
         short: dict[TopicPartitionId, Exception] = {}

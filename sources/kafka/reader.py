@@ -370,8 +370,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if low > each.position:
             self._lost(each, min(low, each.stop), "they were deleted (retention, or delete-records)")
             return True
-        # A broker that is cut off from the others answers as the leader that it was, so the next consumer goes on. It
-        # comes soon, because brokers answer.
+        # A broker that is cut off from its controller still answers as leader, so the next consumer goes on. The next
+        # consumer comes soon, because brokers answer.
         self._patience_seconds = FIRST_PATIENCE_SECONDS
         self._used.errors.said = f"the partition ends at offset {high}, and is read from offset {each.position} on"
         return False

@@ -115,7 +115,7 @@ class EventTime:
 
 @cache
 def _reader_of(path: str) -> Callable[[bytes | None], Any]:
-    """Return a function that reads a field of JSON, None where there is none."""
+    """Return a function that reads a field of JSON, and gives None for a missing field."""
     names = path[2:].split(".")
     kind: Any = int | float | str
     for name in reversed(names):

@@ -269,8 +269,8 @@ def _kafka_id() -> str:
 def another_broker(folder: Path, first: Broker, node: int = 2, *, controller_port: int | None = None) -> Broker:
     """Start another broker in the cluster of a broker from `kafka_broker`; the caller stops it.
 
-    Its log and data are in `folder`, which is created; `node` is its number, from 2 on. `controller_port` is where it
-    finds its controller, if not at the controller itself.
+    Its log and data are in `folder`, which is created; `node` is its number, from 2 on. `controller_port` is the
+    port of a proxy to its controller.
     """
     *run, _, described = first.process.command
     properties = dict(line.split("=", 1) for line in Path(described).read_text().splitlines() if "=" in line)

@@ -536,7 +536,7 @@ def test_a_partition_that_a_broker_which_is_cut_off_does_not_know_is_asked_for_b
 
 
 def test_a_partition_that_ends_before_what_was_read_has_the_allowed_time_to_be_longer_again() -> None:
-    """A broker that is cut off from the others answers as the leader that it was."""
+    """A broker that is cut off from its controller still answers as leader."""
     client = ScriptedClient(orders={0: (0, 2), 1: (0, 5)})
     planner = planner_of(client, now_seconds=(clock := StillClock()))
     short = split(start=3, stop=6)

@@ -179,7 +179,7 @@ def test_the_rest_of_a_range_is_lost_if_its_partition_stays_shorter(high: int) -
 
 
 class Beyond(ScriptedConsumer):
-    """A consumer that is told with each assignment that its position is outside of the partition."""
+    """Each assignment of this consumer is answered by an error: the position is out of range."""
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         self.chunks.append([event(OUT_OF_RANGE)])
