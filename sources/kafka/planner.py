@@ -107,7 +107,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
             self._client.renew()
             self._client.pause(DOUBT_SECONDS)
         ends = self._with_open_transactions(splits, ends, action)
-        failed |= self._too_short(splits, ends)
+        failed |= self._too_short(splits, topics, ends)
         self._unanswered.see(len(failed), len(partitions), *self._example(failed))
         plan: dict[str, SplitEnd] = {}
         for split in splits:
@@ -116,7 +116,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         return plan
 
     def _too_short(
-        self, splits: Sequence[KafkaSplit], ends: Mapping[TopicPartitionId, int | None]
+        self, splits: Sequence[KafkaSplit], topics: Mapping[str, Topic], ends: Mapping[TopicPartitionId, int | None]
     ) -> dict[TopicPartitionId, Exception]:
         """Return the partitions that end before their splits' starts, but for no longer than the allowed time.
 
@@ -127,7 +127,9 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         for split in splits:
             name, key = split.split_id, split.key
             end, over = ends.get(key), split.stop is not None and split.start >= split.stop
-            if end is None or over or self._loss.knows(name, split.start):
+            topic = topics.get(split.topic)
+            lost = topic is None or other_topic(split, topic.topic_id) or self._loss.knows(name, split.start)
+            if end is None or over or lost:
                 continue
             if end >= split.start:
                 self._short_since_seconds.pop(name, None)
