@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,9 +146,10 @@ def test_a_leader_that_is_cut_off_from_the_others_and_answers_for_what_it_knows_
         any_of_both = reading(source)
 
         def short() -> bool:
-            """Plan from offset 5 by a new client, which may also ask the other broker."""
-            old.planner.latest(old.going)
-            return "it ends at offset 3, and was read up to offset 5" in str(old.planner.trouble())
+            """Plan from offset 5 by a new client, which may also ask the other broker, and then stays with it."""
+            with closing(old.source.create_planner()) as planner:
+                planner.latest(old.going)
+                return "it ends at offset 3, and was read up to offset 5" in str(planner.trouble())
 
         wait_until(short, "the old leader says its end")
         wait_until(lambda: any_of_both.values() == ["5"], "a new client asks the other broker")
