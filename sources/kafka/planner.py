@@ -107,39 +107,20 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
             self._client.renew()
             self._client.pause(DOUBT_SECONDS)
         ends = self._with_open_transactions(splits, ends, action)
-        failed |= self._too_short(splits, topics, ends)
-        self._unanswered.see(len(failed), len(partitions), *self._example(failed))
         plan: dict[str, SplitEnd] = {}
-        for split in splits:
-            if (key := split.key) not in failed and key in ends:
-                plan[split.split_id] = self._end(split, topics.get(split.topic), begins.get(key), ends[key])
-        return plan
-
-    def _too_short(
-        self, splits: Sequence[KafkaSplit], topics: Mapping[str, Topic], ends: Mapping[TopicPartitionId, int | None]
-    ) -> dict[TopicPartitionId, Exception]:
-        """Return the partitions that end before their splits' starts, but for no longer than the allowed time.
-
-        A broker that is cut off from its controller still answers as leader. A new client may ask another broker.
-        """
-        now_seconds = self._now_seconds()
         short: dict[TopicPartitionId, Exception] = {}
         for split in splits:
-            name, key = split.split_id, split.key
-            end, over = ends.get(key), split.stop is not None and split.start >= split.stop
-            topic = topics.get(split.topic)
-            lost = topic is None or other_topic(split, topic.topic_id) or self._loss.knows(name, split.start)
-            if end is None or over or lost:
-                continue
-            if end >= split.start:
-                self._short_since_seconds.pop(name, None)
-                continue
-            since_seconds = self._short_since_seconds.setdefault(name, now_seconds)
-            if now_seconds - since_seconds < self._settings.give_up_seconds:
-                short[key] = ValueError(f"it ends at offset {end}, and was read up to offset {split.start}")
-        if short:
+            if (key := split.key) not in failed and key in ends:
+                end = self._end(split, topics.get(split.topic), begins.get(key), ends[key])
+                if end is None:
+                    short[key] = ValueError(f"it ends at offset {ends[key]}, and was read up to offset {split.start}")
+                else:
+                    plan[split.split_id] = end
+        if short:  # perhaps by a broker that is cut off from its controller, so a new client may ask another one
             self._client.renew()
-        return short
+        failed |= short
+        self._unanswered.see(len(failed), len(partitions), *self._example(failed))
+        return plan
 
     def _with_open_transactions(
         self, splits: Sequence[KafkaSplit], ends: dict[TopicPartitionId, int | None], action: str
@@ -225,7 +206,11 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
     def close(self) -> None:
         self._client.close()
 
-    def _end(self, split: KafkaSplit, topic: Topic | None, begin: int | None, end: int | None) -> SplitEnd:
+    def _end(self, split: KafkaSplit, topic: Topic | None, begin: int | None, end: int | None) -> SplitEnd | None:
+        """Return where a split ends; None for the allowed time if its partition ends before the split's start.
+
+        A broker that is cut off from its controller still answers as leader, and knows fewer records.
+        """
         start = split.start
         if split.stop is not None and start >= split.stop:
             return SplitEnd(start, rows=0, finished=True)
@@ -235,7 +220,13 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         if (other := other_topic(split, topic.topic_id)) is not None:
             self._loss.found(split, start, None, other, topic_gone=True)
             return SplitEnd(start, rows=0, finished=True)
-        if end < start:
+        if end >= start:
+            self._short_since_seconds.pop(split.split_id, None)
+        else:
+            now_seconds = self._now_seconds()
+            since_seconds = self._short_since_seconds.setdefault(split.split_id, now_seconds)
+            if now_seconds - since_seconds < self._settings.give_up_seconds:
+                return None
             short = f"the partition ends at offset {end} now, before what was read of it"
             self._loss.found(split, start, None, f"{short}; a later record with an offset below {start} is not read")
             # Positions do not go back. The partition may grow again, but the rows up to a stop count as lost.

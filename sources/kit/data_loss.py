@@ -28,10 +28,6 @@ class KnownLosses:
         self._times = metrics.counter(LOSSES)
         self._amount = None if self.amount is None else metrics.counter(self.amount)
 
-    def knows(self, split_id: str, start: int) -> bool:
-        """Whether the loss of all rows of a split from `start` on was told."""
-        return (split_id, start) in self._told
-
     def take(self, lost: LowmarkError, key: object) -> None:
         """Handle a loss of an unknown amount: raise it, unless reading goes on.
 
