@@ -116,7 +116,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
                     short[key] = ValueError(f"it ends at offset {ends[key]}, and was read up to offset {split.start}")
                 else:
                     plan[split.split_id] = end
-        if short:  # perhaps by a broker that is cut off from its controller, so a new client may ask another one
+        if short:  # a new client may ask another broker
             self._client.renew()
         failed |= short
         self._unanswered.see(len(failed), len(partitions), *self._example(failed))
