@@ -17,6 +17,7 @@ import pytest
 import typer.testing
 from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment
 
+from tests import watchdog
 from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
 from tests.servers import class_archive
 from tests.servers.chromium import chromium
@@ -55,7 +56,8 @@ appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 """
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(watchdog)
     gc.disable()  # until the tests are collected, because what a collection makes stays
     # Spark, its Python workers and this process use the same time zone and the same interpreter.
     os.environ["TZ"] = "UTC"
