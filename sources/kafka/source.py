@@ -255,7 +255,7 @@ def _subscriber(
         pairs = listed(partitions)
         for pair in pairs:
             match pair:
-                case (str(), int(number)) if number >= 0:
+                case (str(), int(number)) if number >= 0 and not isinstance(number, bool):
                     pass
                 case _:
                     raise InvalidKafkaOption("partitions", repr(pair), "(topic, partition) pairs", 'as ("orders", 0).')

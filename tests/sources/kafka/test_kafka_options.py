@@ -44,6 +44,7 @@ EARLIEST, LATEST = KafkaOffsets.earliest(), KafkaOffsets.latest()
         ({"topics": None, "topic_pattern": "("}, "option topic_pattern: expected a regular expression"),
         ({"topics": None, "partitions": ["orders/0"]}, r"expected \(topic, partition\) pairs"),
         ({"topics": None, "partitions": [("orders", -1)]}, r"expected \(topic, partition\) pairs"),
+        ({"topics": None, "partitions": [("orders", True)]}, r"expected \(topic, partition\) pairs"),
         ({"topics": 5}, "topics: expected a list of names, got .* Hint: 5 is no name of a topic"),
         ({"topics": None, "topic_pattern": b"a"}, "topic_pattern: expected a regular expression, got b'a'"),
         ({"topics": None, "partitions": 5}, r"expected \(topic, partition\) pairs, got 5"),

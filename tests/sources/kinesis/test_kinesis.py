@@ -86,6 +86,7 @@ NAMED: dict[str, Any] = {"streams": ["orders"], "region": "eu-west-1"}
         ({"records_per_read": 2.5}, "a whole number, 1 to 10,000, got 2.5"),
         ({"reads_per_second": 0}, "a number above 0"),
         ({"reads_per_second": "4"}, "a number above 0, got '4'"),
+        ({"reads_per_second": True}, "a number above 0, got True"),
         ({"bytes_per_second": float("nan")}, "a number above 0, got nan"),
         ({"poll_every": "0 seconds"}, "a duration above 0"),
         ({"give_up_after": "soon"}, "a duration such as"),
