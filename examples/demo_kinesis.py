@@ -27,7 +27,6 @@ from lowmark.sources.generator import StreamScript
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from typing_extensions import Self
 
 _RECORDS = 500  # in one request, the service's limit
 _WAIT_SECONDS = 2
@@ -74,7 +73,7 @@ class KinesisFeed(SteppedFeed):
         except (BotoCoreError, ValueError) as wrong:
             raise DemoImpossible(f"Kinesis cannot be reached: {wrong}", "give --region, and credentials.") from wrong
 
-    def __enter__(self) -> Self:
+    def create(self) -> None:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -93,8 +92,6 @@ class KinesisFeed(SteppedFeed):
                 f"the demo creates a stream of {len(self.script.splits)} shards; is the endpoint right?",
             ) from refused
         self._hash_keys = [str(shard["HashKeyRange"]["StartingHashKey"]) for shard in shards]
-        self.write_next()
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if not self._keep:

@@ -28,7 +28,6 @@ from lowmark.watermark import LowmarkError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from typing_extensions import Self
 
 _SCOPE = "lowmark-demo"
 
@@ -56,7 +55,7 @@ class PravegaFeed(SteppedFeed):
         self._admin: Any = None
         self._writer: Any = None
 
-    def __enter__(self) -> Self:
+    def create(self) -> None:
         from lowmark.sources.pravega.client import client_of
         from lowmark.sources.pravega.settings import PravegaSettings
 
@@ -65,8 +64,6 @@ class PravegaFeed(SteppedFeed):
             self._create(client)
         except LowmarkError as failed:
             raise DemoImpossible(str(failed).partition(" Hint: ")[0], getattr(failed, "hint", "see above.")) from failed
-        self.write_next()
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._writer.close()

@@ -11,6 +11,7 @@ import random
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import DemoImpossible
@@ -19,6 +20,7 @@ from lowmark.sources.planning.options import PlanOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Self
 
 STREAM = "demo"
 MINUTE_US = 60_000_000
@@ -127,6 +129,23 @@ class SteppedFeed(Feed):
         self._written = 0  # batches
         self._step = threading.Barrier(_QUERIES, action=self.write_next)
         self._failed: DemoImpossible | None = None
+
+    def __enter__(self) -> Self:
+        self.create()
+        try:
+            self.write_next()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    @abstractmethod
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Delete what `create` made, unless it is kept."""
+
+    @abstractmethod
+    def create(self) -> None:
+        """Make the place of the rows in the other system."""
 
     @abstractmethod
     def write(self, batch: Sequence[Sequence[str]]) -> None:

@@ -16,7 +16,6 @@ from .feed import SteppedFeed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from typing_extensions import Self
 
 _ANSWER_SECONDS = 10.0
 _FLUSH_SECONDS = 60.0
@@ -51,15 +50,6 @@ class KafkaFeed(SteppedFeed):
         self._admin = AdminClient(settings)
         self._producer = Producer({**settings, "enable.idempotence": True, "linger.ms": 20})
 
-    def __enter__(self) -> Self:
-        self._create_topic()
-        try:
-            self.write_next()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._keep:
             return
@@ -87,7 +77,7 @@ class KafkaFeed(SteppedFeed):
     def name(self, value: object) -> str:
         return self.script.splits[int(str(value))].name
 
-    def _create_topic(self) -> None:
+    def create(self) -> None:
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
 
