@@ -382,7 +382,11 @@ TOO_EAGER = {
         ("and on (job, instance, stream, query) lowmark_low_watermark_moved_timestamp_seconds", ""),
         ('and on (job, instance, stream, query) lowmark_holder_info{state="pending"}', ""),
     ],
-    "LowmarkSplitHolding": [("> 3600", ">= 3600"), ("for: 30m", "for: 1m")],
+    "LowmarkSplitHolding": [
+        ("> 3600", ">= 3600"),
+        ("for: 30m", "for: 1m"),
+        ("and on (job, instance, stream, query) lowmark_low_watermark_moved_timestamp_seconds", ""),
+    ],
     "LowmarkSplitLagging": [("for: 10m", "for: 1m")],
     "LowmarkRowsDropped": [
         ("]) > 0", "]) >= 0"),
