@@ -375,6 +375,30 @@ def test_long_names_are_whole_and_fifty_holders_do_not_bury_the_page(browser: Br
         server.stop()
 
 
+@pytest.mark.parametrize("width", [1_400, 390])
+def test_streams_whose_long_names_differ_at_the_end_can_be_told_apart(browser: Browser, width: int) -> None:
+    runs = [FakeRun(f"t{n}", f"payments-eu-central-1-orders-{n}", f"nightly settlement of shop {n}") for n in range(8)]
+    for run in runs:
+        run.report({"a": SECOND_US})
+    server = PageServer(FakeServices({ADDRESS: runs}))
+    try:
+        with opened(browser, server.address, viewport={"width": width, "height": 980}) as page:
+            shows(page, "#services", "8 queries")
+            cut = page.evaluate(
+                "[...document.querySelectorAll('#streams b, #streams small')].filter((name) =>"
+                " name.scrollWidth > name.clientWidth || name.scrollHeight > name.clientHeight)"
+                ".map((name) => name.textContent)"
+            )
+            assert cut == []
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            beside = page.locator("#streams a").first.evaluate(
+                "(link) => link.querySelector('.verdict').offsetTop - link.querySelector('b').offsetTop"
+            )
+            assert abs(beside) < 12, "the word stands beside the name"
+    finally:
+        server.stop()
+
+
 def test_search_order_and_states_choose_what_is_listed(browser: Browser, served: tuple[FakeServices, str]) -> None:
     with opened(browser, served[1]) as page:
         shows(page, "#splits-count", "8")
