@@ -376,8 +376,17 @@ TOO_EAGER = {
         ("> 900", "> -1"),
         ("increase(lowmark_rows_total[10m]) > 0", "increase(lowmark_rows_total[10m]) >= 0"),
     ],
-    "LowmarkSplitsPending": [("> 0", ">= 0"), ("for: 10m", "for: 1m"), ("and on (job", "or vector(1) > 2 or on (job")],
-    "LowmarkSplitHolding": [("> 3600", ">= 3600"), ("for: 30m", "for: 1m")],
+    "LowmarkSplitsPending": [
+        ("> 0", ">= 0"),
+        ("for: 10m", "for: 1m"),
+        ("and on (job, instance, stream, query) lowmark_low_watermark_moved_timestamp_seconds", ""),
+        ('and on (job, instance, stream, query) lowmark_holder_info{state="pending"}', ""),
+    ],
+    "LowmarkSplitHolding": [
+        ("> 3600", ">= 3600"),
+        ("for: 30m", "for: 1m"),
+        ("and on (job, instance, stream, query) lowmark_low_watermark_moved_timestamp_seconds", ""),
+    ],
     "LowmarkSplitLagging": [("for: 10m", "for: 1m")],
     "LowmarkRowsDropped": [
         ("]) > 0", "]) >= 0"),

@@ -9,7 +9,7 @@ import msgspec
 from lowmark.integration.console import Sheet, ago
 from lowmark.integration.verdict import verdict
 from lowmark.watermark import StreamStatus, format_time_us
-from lowmark.watermark.printable import counted
+from lowmark.watermark.printable import counted, printable
 from lowmark.watermark.splits.status import by_need
 from rich.table import Table
 from rich.text import Text
@@ -34,7 +34,7 @@ def stream_table(stream: dict[str, Any], now_us: int) -> Table:
     known = {key: value for key, value in stream.items() if key != "cause"}
     seen, word = msgspec.convert(known, StreamStatus), _verdict(stream)
     facts = Table(
-        title=f"{seen.name}, query {stream['query']}",
+        title=Text(printable(f"{seen.name}, query {stream['query']}"), overflow="fold"),
         title_justify="left",
         title_style="bold",
         show_header=False,

@@ -96,10 +96,12 @@ _SERVER_OPTIONS = [
     ("grpc.max_receive_message_length", MOST_BYTES),
     ("grpc.max_send_message_length", 256 << 20),
     ("grpc.so_reuseport", 0),  # a second process at the same port is an error, not half of the calls
-    # Callers ping every 20 seconds while they watch, and the server notices a vanished watcher in the same time.
+    # Callers ping every 20 seconds while they watch, and the server notices a vanished watcher 10 seconds later than
+    # that. Without its last option gRPC waits a minute for the answer to a ping.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     # Anyone who reaches the port can connect. A connection without a handshake or a call is closed soon, and one
     # connection has few calls; `serve` bounds the number of connections, too.
     ("grpc.server_handshake_timeout_ms", 10_000),

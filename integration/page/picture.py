@@ -157,14 +157,25 @@ class Picture:
             for address, reply in sorted(replies.items())
         ]
         runs = [_run(address, stream, text, now) for address, stream, text in newest(replies.items())]
-        runs += self._left_behind(replies.keys(), {each["id"] for each in runs})
+        runs += self._left_behind(replies.keys(), runs)
         self._runs = {each["id"]: each for each in sorted(runs, key=_by_need)}
         for gone in self._splits.keys() - self._runs.keys():
             del self._splits[gone]
 
-    def _left_behind(self, answered: Container[str], seen: Container[str]) -> list[dict[str, Any]]:
-        """The last known runs of services that no longer answer, marked as gone: the newest losses, then by need."""
-        gone = [run for run in self._runs.values() if run["id"] not in seen and run["address"] not in answered]
+    def _left_behind(self, answered: Container[str], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The last known runs of services that no longer answer, marked as gone: the newest losses, then by need.
+
+        A run is left out once its query begins again in another service, because a driver was started again.
+        """
+        seen, before = {run["id"] for run in runs}, {(run["id"], run["query"]) for run in self._runs.values()}
+        begun = {(run["name"], run["query"]) for run in runs if (run["id"], run["query"]) not in before}
+        gone = [
+            run
+            for run in self._runs.values()
+            if run["id"] not in seen
+            and run["address"] not in answered
+            and (run["query"] is None or (run["name"], run["query"]) not in begun)
+        ]
         gone.sort(key=lambda run: run["verdict"] == _GONE)
         return [{**run, "verdict": _GONE} for run in gone[:_MOST_GONE]]
 

@@ -137,8 +137,9 @@ def test_what_was_told_is_published_still_after_a_kill_at_once(folder: Path) -> 
                 coordinator.kill()
 
 
-def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more(folder: Path) -> None:
-    address = f"unix:{folder}/c.sock"
+@contextmanager
+def member(address: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that has reported a low watermark of 10 for task 0."""
     program = (
         "import sys\n"
         "from lowmark.integration.coordinator.access import Caller\n"
@@ -150,23 +151,40 @@ def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more
         "print('here', flush=True)\n"
         "sys.stdin.read()\n"
     )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "here\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more(folder: Path) -> None:
+    address = f"unix:{folder}/c.sock"
     with served(folder, lease="1 second"), CoordinatorClient(Caller(address)) as alive:
         alive.register(beginning(task(1)))
         report(alive, task(1), 5)
-        with subprocess.Popen(
-            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as other:
-            assert other.stdout is not None
-            assert other.stdout.readline() == "here\n"
+        with member(address):
             wait_until(
                 lambda: len(ask_status(Caller(address)).coordinator.sources[0].tasks) == 2, "both", seconds=SECONDS
             )
             report(alive, task(1), 99)
             wait_until(lambda: alive.low_us(task(1)) == 10, "the other one holds it", seconds=SECONDS)
-            other.kill()
         wait_until(lambda: alive.low_us(task(1)) == 99, "the dead one is left out", seconds=SECONDS)
         seen = ask_status(Caller(address)).coordinator
         assert (seen.lost, [each.task for each in seen.sources[0].tasks]) == (1, [task(1)])
+
+
+@pytest.mark.slow
+def test_a_member_that_is_cut_off_without_a_word_is_hung_up_on_in_half_a_minute(folder: Path) -> None:
+    address = f"unix:{folder}/c.sock"
+    with served(folder), member(address) as other:
+        wait_until(lambda: ask_status(Caller(address)).applications == 1, "it watches", seconds=SECONDS)
+        other.send_signal(signal.SIGSTOP)
+        wait_until(lambda: ask_status(Caller(address)).applications == 0, "it is hung up on", seconds=50)
 
 
 @contextmanager

@@ -79,7 +79,20 @@ function say(text) {
   put($("said"), text);
 }
 
+// The run that took the place of the one that the address names, because its query was started again.
+function begunAgain({ runs }) {
+  const before = newest?.runs.find(({ id }) => id === wanted);
+  if (before === undefined || before.query === null || runs.some(({ id }) => id === wanted)) return undefined;
+  const same = runs.filter(({ name, query }) => name === before.name && query === before.query);
+  return same.find((run) => !newest.runs.some(({ id, query }) => id === run.id && query === run.query)) ?? same[0];
+}
+
 function show(state) {
+  const next = begunAgain(state);
+  if (next !== undefined) {
+    location.replace(`#${encodeURIComponent(next.id)}`); // asks for it at once
+    return;
+  }
   lostSince = null;
   newest = state;
   version = state.version;

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lowmark.integration.cli.show_coordinator import explanations, show_coordinator
+from lowmark.integration.cli.show_streams import stream_table
 from lowmark.integration.console import EscapingConsole, Sheet, print_error, print_json, print_lines
 from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.client import CoordinatorClient
@@ -22,7 +23,7 @@ from lowmark.integration.demo.feed import demo_script
 from lowmark.integration.demo.result import DemoResult, LaneResult, SplitResult
 from lowmark.integration.demo.view import show
 from lowmark.integration.process import sockets
-from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, handler
+from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, StatusRequest, handler
 from lowmark.watermark import TaskId, WatermarkStrategy, to_json
 from lowmark.watermark.protocol import ReplyLowWatermark, TaskDeregistered, TaskRegistered
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
@@ -33,6 +34,8 @@ from rich.text import Text
 
 from tests.integration.cli import test_cli
 from tests.integration.coordinator.serving import beginning, private_folder, report, serving
+from tests.integration.metrics.test_metrics import FakeRun
+from tests.integration.page.test_page import reply
 from tests.servers.local import wait_until
 
 # Clears the screen, forges a line, clears it without ESC, turns the text around, has markup and an emoji.
@@ -166,6 +169,17 @@ def test_nothing_is_cut_in_any_width_and_no_time_is_broken_where_it_fits(width: 
         assert all(bare(cell) in bare(out) for row in ROWS for cell in row)
     assert ("───" in out) == (width >= 106)
     assert all(row[0] in out for row in ROWS) or width < 32, "names are whole"
+
+
+@pytest.mark.parametrize("width", [20, 30, 80, 200])
+def test_a_stream_shows_the_names_of_its_query_and_its_holder_whole(width: int) -> None:
+    run = FakeRun("t1", stream="payments\x1b[2J", query="warehouse/european-settlement/" * 4 + "nightly")
+    run.report({"payments-of-all-european-markets/17": 1})
+    [stream] = reply([run], StatusRequest(limit=None)).streams
+    out = printed(stream_table(stream, now_us=2_000_000), width)
+    assert "…" not in out
+    assert max(cells(line) for line in out.splitlines()) <= width
+    assert bare(f"payments\\x1b[2J, query {run.query}") in bare(out)
 
 
 def shared(*tasks: TaskId, group: str | None = None, of: int = 1) -> StatusAnswer:

@@ -306,6 +306,29 @@ def test_a_service_that_is_gone_leaves_what_was_known_of_it() -> None:
     assert (gone["selected"], gone["runs"][0]["holder"], gone["splits"]) == (run_mark("t1"), "b", [])
 
 
+@pytest.mark.parametrize("named_later", [False, True])
+def test_a_query_that_begins_again_in_another_driver_is_not_gone_any_more(named_later: bool) -> None:
+    seen = pictured(two_splits())
+    seen.next()
+    del seen.services.runs[ADDRESS]
+    assert [run["verdict"] for run in seen.next()["runs"]] == ["gone"]
+    again = two_splits("t2")
+    again.query = None if named_later else "q"
+    seen.services.runs["unix:/run/lowmark/2.sock"] = [again]
+    first = seen.next()["runs"]
+    again.query = "q"
+    assert ("gone" in [run["verdict"] for run in first]) is named_later
+    assert [run["id"] for run in seen.next()["runs"]] == [run_mark("t2")]
+
+
+def test_of_two_drivers_that_name_their_queries_alike_one_that_is_gone_is_told() -> None:
+    seen = Pictured(FakeServices({ADDRESS: [two_splits("t1")], "unix:/run/lowmark/2.sock": [two_splits("t2")]}))
+    seen.next()
+    del seen.services.runs[ADDRESS]
+    for _ in range(2):
+        assert [run["id"] for run in seen.next()["runs"] if run["verdict"] == "gone"] == [run_mark("t1")]
+
+
 def test_of_many_that_are_gone_those_that_need_a_person_are_kept() -> None:
     runs = [two_splits(f"t{n}", f"orders-{n}") for n in range(60)]
     runs[7].failed = runs[7].ended = True

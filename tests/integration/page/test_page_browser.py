@@ -25,6 +25,7 @@ from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.printable import printable
 from lowmark.watermark.splits.events import BatchCounts
+from lowmark.watermark.tasks.status import run_mark
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.commands.audit_example import write
@@ -374,6 +375,30 @@ def test_long_names_are_whole_and_fifty_holders_do_not_bury_the_page(browser: Br
         server.stop()
 
 
+@pytest.mark.parametrize("width", [1_400, 390])
+def test_streams_whose_long_names_differ_at_the_end_can_be_told_apart(browser: Browser, width: int) -> None:
+    runs = [FakeRun(f"t{n}", f"payments-eu-central-1-orders-{n}", f"nightly settlement of shop {n}") for n in range(8)]
+    for run in runs:
+        run.report({"a": SECOND_US})
+    server = PageServer(FakeServices({ADDRESS: runs}))
+    try:
+        with opened(browser, server.address, viewport={"width": width, "height": 980}) as page:
+            shows(page, "#services", "8 queries")
+            cut = page.evaluate(
+                "[...document.querySelectorAll('#streams b, #streams small')].filter((name) =>"
+                " name.scrollWidth > name.clientWidth || name.scrollHeight > name.clientHeight)"
+                ".map((name) => name.textContent)"
+            )
+            assert cut == []
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            beside = page.locator("#streams a").first.evaluate(
+                "(link) => link.querySelector('.verdict').offsetTop - link.querySelector('b').offsetTop"
+            )
+            assert abs(beside) < 12, "the word stands beside the name"
+    finally:
+        server.stop()
+
+
 def test_search_order_and_states_choose_what_is_listed(browser: Browser, served: tuple[FakeServices, str]) -> None:
     with opened(browser, served[1]) as page:
         shows(page, "#splits-count", "8")
@@ -396,6 +421,31 @@ def test_an_address_that_names_no_stream_shows_the_neediest(browser: Browser, se
         page.evaluate("location.hash = '#%zz'")
         page.evaluate("location.hash = '#t1'")
         shows(page, "#stream-name", "orders")
+
+
+def test_a_stream_in_view_stays_in_view_when_its_query_begins_again(browser: Browser) -> None:
+    """Another stream needs attention more, and the same stream runs in another query."""
+    failed, other, orders = FakeRun("t1", stream="clicks", failed=True), FakeRun("t2", query="other"), FakeRun("t3")
+    for run, split in ((failed, "click"), (other, "elsewhere"), (orders, "before")):
+        run.report({split: 100 * SECOND_US})
+    services = FakeServices({ADDRESS: [failed, other, orders]})
+    server = PageServer(services)
+    try:
+        with opened(browser, f"{server.address}#{run_mark('t3')}") as page:
+            shows(page, "#holder", "before")
+            orders.ended = True
+            shows(page, "#stream-verdict", "ended")
+            again = FakeRun("t4", query=None)
+            again.report({"after": 200 * SECOND_US})
+            services.runs[ADDRESS].append(again)
+            shows(page, "#streams", "before its first batch")
+            again.query = "q"
+            services.runs[ADDRESS].remove(orders)
+            page.wait_for_function("() => document.querySelector('#holder').textContent !== 'before'")
+            assert (text(page, "#stream-name"), text(page, "#holder")) == ("orders", "after")
+            assert page.url.endswith(run_mark("t4")), "a reload shows the same"
+    finally:
+        server.stop()
 
 
 def test_nothing_is_kept_of_a_stream_that_is_gone(browser: Browser, served: tuple[FakeServices, str]) -> None:
