@@ -278,7 +278,7 @@ def test_an_error_in_a_users_python_function_is_shown_and_not_the_beginning_of_i
 
 
 def test_an_error_of_lowmark_is_shown_with_its_hint_and_without_sparks_words_before_it() -> None:
-    """The texts of Spark 4.2 for an error in a planner and in a task, each with its traceback."""
+    """The texts of Spark 4.2 for an error in a planner, in a task, and in a task of a `foreachBatch` function."""
     said = (
         "source 'orders': cannot plan batch 9: KafkaDataLost: Kafka split 'orders/0' (topic 'orders', partition 0): "
         "offsets from 620 on are lost: the topic was deleted and created anew: the records were of the topic with id "
@@ -294,7 +294,14 @@ def test_an_error_of_lowmark_is_shown_with_its_hint_and_without_sparks_words_bef
         "org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown from the Python "
         "worker: lowmark.sources.kafka.errors.KafkaDataLost: "
     )
-    assert [brief(f"{words}{said}\n SQLSTATE: 38000\n") for words in (planned, read)] == [said, said]
+    in_foreach_batch = (
+        "An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):\n"
+        '  File "app.py", line 11, in write\n    batch.write.parquet(path)\n    ^^^^^^^^^^^^^^^^^^^^^^^^^\n'
+        "pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:\n"
+        "lowmark.sources.kafka.errors.KafkaDataLost: "
+    )
+    texts = [f"{words}{said}\n SQLSTATE: 38000\n" for words in (planned, read, in_foreach_batch)]
+    assert [brief(text) for text in texts] == [said, said, said]
 
 
 def test_a_traceback_that_spark_cut_is_shown_from_its_beginning() -> None:
