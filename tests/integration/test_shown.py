@@ -27,6 +27,7 @@ from lowmark.integration.run_status import RunStatus, run_json
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest, MarkRequest
 from lowmark.integration.transport.measure import Measured
 from lowmark.integration.verdict import verdict
+from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import Cause
 from lowmark.watermark.splits.events import BatchCounts, BatchReported
 
@@ -332,6 +333,24 @@ def test_a_query_has_its_name_before_its_first_batch() -> None:
     [seen] = standing.run_statuses()
 
     assert (seen.query, seen.reported_at_us) == ("nightly", None)
+
+
+def test_a_query_that_fails_before_its_first_split_is_not_shown_as_waiting_too() -> None:
+    """The planner of the query told that it looks for splits; nobody says that the planner is gone."""
+    desks, standing = begun(Query(name="nightly"))
+    looking = Planned(0, {}, missing="the enumerator has not said what there is.")
+    desks.plans.take("s", "reader", looking)
+    assert [(run.query, run.failed) for run in standing.shown(stream=None, limit=0)] == [(None, False)]
+    desks.events.take_event("terminated", terminated("no broker answers"))
+
+    assert [(run.query, run.failed) for run in standing.shown(stream=None, limit=0)] == [("nightly", True)]
+    assert standing.status_of("orders", None).why == "the query failed: no broker answers"
+    desks.plans.take("s", "another reader", looking)
+    assert [(run.query, run.failed) for run in standing.shown(stream=None, limit=0)] == [
+        ("nightly", True),
+        (None, False),
+    ]
+    assert standing.status_of("orders", None).why.startswith("no split is known yet: the enumerator")
 
 
 def test_of_two_queries_that_begin_together_none_has_a_name_before_its_first_batch() -> None:
