@@ -1,7 +1,7 @@
 """Audits topics: one consumer reads a bounded part of them; it joins no group, commits nothing and writes nothing.
 
-If brokers go away, a topic is deleted, or records expire during the reading, the audit ends with the rows so far and
-reports the reason.
+If brokers go away or a topic is deleted during the reading, the audit ends with the rows so far and reports the reason.
+If records expire, the audit names them and reads on behind them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from lowmark.integration.transport.split_key import split_name
 from lowmark.sources.kafka.client import KafkaClient
 from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
 from lowmark.sources.kafka.errors import KafkaUnavailable
-from lowmark.sources.kafka.librdkafka import LibrdkafkaLog, may_pass, partition_of
-from lowmark.sources.kafka.offsets import TopicPartitionId
+from lowmark.sources.kafka.librdkafka import LibrdkafkaLog, may_pass, offset_of, partition_of
+from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
 from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES, collecting_nothing
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.watermark.printable import counted
@@ -292,11 +292,10 @@ class _Reading:
         assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:  # librdkafka's own code
             if partition in self._left:
-                self._end(partition)
+                self._end_at(partition, offset_of(message))
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             if partition in self._left:
-                self._of.notes.append(f"rows of {split_name(partition)} were deleted before they were read")
-                self._end(partition)
+                self._pass_deleted(partition, offset_of(message))
         elif error.code() in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
             KafkaError._UNKNOWN_PARTITION,
@@ -306,6 +305,35 @@ class _Reading:
         elif not may_pass(error):
             where = f"{split_name(partition)}: " if partition in self._ends else ""
             self.why_short = f"{where}{error.str()}"
+
+    def _pass_deleted(self, partition: TopicPartitionId, offset: int) -> None:
+        """Read on at the first record that is left; the broker has no record at the offset."""
+        from confluent_kafka import TopicPartition
+
+        name = split_name(partition)
+        try:
+            action = f"look up where {name} begins"
+            [(begins, _)] = self._client.positions([{partition: KafkaOffsets.earliest()}], action)
+        except KafkaUnavailable as away:
+            self.why_short = f"the brokers went away: {away.cause}"
+            return
+        begin = begins[partition]
+        if begin is None or begin <= offset:
+            self._end_at(partition, offset)
+            return
+        self._of.notes.append(f"offsets {offset} to {begin - 1} of {name} were deleted before they were read")
+        if begin >= self._ends[partition]:
+            self._end(partition)
+            return
+        self._kept.consumer.incremental_unassign([TopicPartition(*partition)])
+        self._kept.consumer.incremental_assign([TopicPartition(*partition, begin)])
+
+    def _end_at(self, partition: TopicPartitionId, offset: int) -> None:
+        """End a partition that has no record from the offset on, such as one whose new leader has fewer records."""
+        if offset < self._ends[partition]:
+            name, end = split_name(partition), self._ends[partition]
+            self._of.notes.append(f"{name} ended at offset {end} and has no record from offset {offset} on now")
+        self._end(partition)
 
     def _end(self, partition: TopicPartitionId) -> None:
         from confluent_kafka import TopicPartition

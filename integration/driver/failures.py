@@ -99,6 +99,8 @@ def _raised(failure: str) -> str | None:
             in_frames = True
         elif in_frames and line.strip() and not line[0].isspace():
             raised, in_frames = line, False
+        elif not in_frames and _OUR_ERROR.match(line):  # the cause in the text of an error of Spark
+            raised = line
     return raised
 
 

@@ -163,8 +163,11 @@ class Standing:
     def _heard(self, stream: Stream, now_us: int) -> KnownPlanner | None:
         """The planner of a query that waits for its first splits, if only the planner has asked; else None."""
         planner = self._runs.planners.newest(stream.stream_id, None, now_us)
-        plan = None if planner is None else planner.newest
-        return None if plan is None or plan.missing is None else planner
+        if planner is None or planner.newest is None or planner.newest.missing is None:
+            return None
+        # A planner that was not heard since a query of the stream ended is the planner of that query.
+        over_us = max((run.seen_at_us for run in self._runs if run.ended and run.stream is stream), default=0)
+        return planner if planner.heard_us > over_us else None
 
     def _planner(self, run: StreamRun, now_us: int) -> KnownPlanner | None:
         return None if run.ended else self._runs.planners.newest(run.stream.stream_id, run.token, now_us)

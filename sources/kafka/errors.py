@@ -44,25 +44,19 @@ class KafkaDataLost(LowmarkError, RuntimeError):
     split: str  # id of the split
     topic: str  # the topic
     partition: int
-    start: int  # the next offset to read
+    start: int  # the first lost offset
     resume: int | None  # the next readable offset, None if there is none
     reason: str  # why the records are lost
-    topic_gone: bool = False  # whether the topic of the records does not exist any more
+    next_time: str  # what avoids such a loss
     _fact = "Kafka split {split!r} (topic {topic!r}, partition {partition}): {_lost} are lost: {reason}"
     _hint = (
         'to go on with what is left, use on_data_loss="go_on" (failOnDataLoss=false); to lose nothing next time, '
-        "{_next_time}."
+        "{next_time}."
     )
 
     @property
     def _lost(self) -> str:
         return f"offsets from {self.start} on" if self.resume is None else f"offsets {self.start} to {self.resume - 1}"
-
-    @property
-    def _next_time(self) -> str:
-        if self.topic_gone:
-            return "delete a topic only after the query has committed its last batch, or stop the query before"
-        return "give the topic a longer retention than the query may stand still"
 
 
 class InvalidUtf8(LowmarkError, ValueError):

@@ -16,7 +16,7 @@ from .consumers import CONSUMERS, ConsumerCache
 from .first_rows import FirstRow, FirstRows
 from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
-from .split import DataLoss, KafkaSplit, other_topic
+from .split import COMPLETE_LEADER, LATER_DELETION, DataLoss, KafkaSplit, other_topic
 from .topics import Topic
 
 PATIENCE_SECONDS = 2.0
@@ -215,10 +215,10 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         if split.stop is not None and start >= split.stop:
             return SplitEnd(start, rows=0, finished=True)
         if topic is None or begin is None or end is None:
-            self._loss.found(split, start, None, "the topic or the partition was deleted", topic_gone=True)
+            self._loss.found(split, start, None, "the topic or the partition was deleted", LATER_DELETION)
             return SplitEnd(start, rows=0, finished=True)
         if (other := other_topic(split, topic.topic_id)) is not None:
-            self._loss.found(split, start, None, other, topic_gone=True)
+            self._loss.found(split, start, None, other, LATER_DELETION)
             return SplitEnd(start, rows=0, finished=True)
         if end >= start:
             self._short_since_seconds.pop(split.split_id, None)
@@ -227,9 +227,11 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
             since_seconds = self._short_since_seconds.setdefault(split.split_id, now_seconds)
             if now_seconds - since_seconds < self._settings.give_up_seconds:
                 return None
-            short = f"the partition ends at offset {end} now, before what was read of it"
-            self._loss.found(split, start, None, f"{short}; a later record with an offset below {start} is not read")
             # Positions do not go back. The partition may grow again, but the rows up to a stop count as lost.
+            first, resume = (end, start) if split.stop is None else (start, split.stop)
+            short = f"the partition ends at offset {end} now, before what was read of it"
+            later = f"a later record with an offset below {resume} is not read"
+            self._loss.found(split, first, resume, f"{short}; {later}", COMPLETE_LEADER)
             return SplitEnd(start, rows=0, finished=split.stop is not None)
         if begin > start:
             lost = begin if split.stop is None else min(begin, split.stop)

@@ -33,7 +33,7 @@ from .errors import KafkaUnavailable
 from .librdkafka import may_pass, offset_of, parted, partition_of
 from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
-from .split import DataLoss, KafkaSplit, other_topic
+from .split import COMPLETE_LEADER, LATER_DELETION, DataLoss, KafkaSplit, other_topic
 from .topics import Topic
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _lose_topic(self, each: _Range, reason: str) -> None:
         """Finish a range without the rows that were not handed out, because their topic is unknown."""
         each.chunks, each.position = [], each.given
-        self._loss.found(each.split, each.position, None, reason, topic_gone=True)
+        self._loss.found(each.split, each.position, None, reason, LATER_DELETION)
         each.given = each.stop
         if self._ranges.get(each.split.key) is each:
             self._finish(each)
@@ -388,7 +388,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         for each in ranges:
             if (end := ends.get(each.split.key)) is not None and end <= each.position:
                 lost = True
-                self._lost(each, None, f"the partition ends at offset {end} now")
+                reason = f"the partition ends at offset {end} now"
+                self._loss.found(each.split, each.position, None, reason, COMPLETE_LEADER)
+                self._finish(each)
         return lost
 
     def _ask_once(
@@ -400,9 +402,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         except KafkaUnavailable as silent:
             return [({}, dict.fromkeys(asked, silent)) for asked in questions]
 
-    def _lost(self, each: _Range, resume: int | None, reason: str) -> None:
+    def _lost(self, each: _Range, resume: int, reason: str) -> None:
         self._loss.found(each.split, each.position, resume, reason)
-        if resume is None or resume >= each.stop:
+        if resume >= each.stop:
             self._finish(each)
         else:
             each.position = resume

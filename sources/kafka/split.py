@@ -10,6 +10,11 @@ from lowmark.sources.kit.data_loss import KnownLosses
 from .errors import KafkaDataLost
 from .offsets import TopicPartitionId
 
+LONGER_RETENTION = "give the topic a longer retention than the query may stand still"
+LATER_DELETION = "delete a topic only after the query has committed its last batch, or stop the query before"
+COMPLETE_LEADER = "let no replica that lacks records become a leader (unclean.leader.election.enable=false)"
+"""What avoids a loss: of deleted records, of a deleted topic, and of the records that a new leader lacks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSplit(SourceSplit):
@@ -63,9 +68,9 @@ class DataLoss(KnownLosses):
     amount = "lost_offsets"
 
     def found(
-        self, split: KafkaSplit, start: int, resume: int | None, reason: str, *, topic_gone: bool = False
+        self, split: KafkaSplit, start: int, resume: int | None, reason: str, next_time: str = LONGER_RETENTION
     ) -> None:
         """Raise KafkaDataLost for offsets from `start` up to `resume` (None: all later ones), or count them once."""
-        lost = KafkaDataLost(split.split_id, split.topic, split.partition, start, resume, reason, topic_gone)
+        lost = KafkaDataLost(split.split_id, split.topic, split.partition, start, resume, reason, next_time)
         until = split.stop if resume is None else resume
         self.take_range(lost, split.split_id, start, until, told_to=split.lost_before)

@@ -27,6 +27,7 @@ from lowmark.integration.run_status import RunStatus, run_json
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest, MarkRequest
 from lowmark.integration.transport.measure import Measured
 from lowmark.integration.verdict import verdict
+from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import Cause
 from lowmark.watermark.splits.events import BatchCounts, BatchReported
 
@@ -278,7 +279,7 @@ def test_an_error_in_a_users_python_function_is_shown_and_not_the_beginning_of_i
 
 
 def test_an_error_of_lowmark_is_shown_with_its_hint_and_without_sparks_words_before_it() -> None:
-    """The texts of Spark 4.2 for an error in a planner and in a task, each with its traceback."""
+    """The texts of Spark 4.2 for an error in a planner, in a task, and in a task of a `foreachBatch` function."""
     said = (
         "source 'orders': cannot plan batch 9: KafkaDataLost: Kafka split 'orders/0' (topic 'orders', partition 0): "
         "offsets from 620 on are lost: the topic was deleted and created anew: the records were of the topic with id "
@@ -294,7 +295,14 @@ def test_an_error_of_lowmark_is_shown_with_its_hint_and_without_sparks_words_bef
         "org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown from the Python "
         "worker: lowmark.sources.kafka.errors.KafkaDataLost: "
     )
-    assert [brief(f"{words}{said}\n SQLSTATE: 38000\n") for words in (planned, read)] == [said, said]
+    in_foreach_batch = (
+        "An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):\n"
+        '  File "app.py", line 11, in write\n    batch.write.parquet(path)\n    ^^^^^^^^^^^^^^^^^^^^^^^^^\n'
+        "pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:\n"
+        "lowmark.sources.kafka.errors.KafkaDataLost: "
+    )
+    texts = [f"{words}{said}\n SQLSTATE: 38000\n" for words in (planned, read, in_foreach_batch)]
+    assert [brief(text) for text in texts] == [said, said, said]
 
 
 def test_a_traceback_that_spark_cut_is_shown_from_its_beginning() -> None:
@@ -325,6 +333,24 @@ def test_a_query_has_its_name_before_its_first_batch() -> None:
     [seen] = standing.run_statuses()
 
     assert (seen.query, seen.reported_at_us) == ("nightly", None)
+
+
+def test_a_query_that_fails_before_its_first_split_is_not_shown_as_waiting_too() -> None:
+    """The planner of the query told that it looks for splits; nobody says that the planner is gone."""
+    desks, standing = begun(Query(name="nightly"))
+    looking = Planned(0, {}, missing="the enumerator has not said what there is.")
+    desks.plans.take("s", "reader", looking)
+    assert [(run.query, run.failed) for run in standing.shown(stream=None, limit=0)] == [(None, False)]
+    desks.events.take_event("terminated", terminated("no broker answers"))
+
+    assert [(run.query, run.failed) for run in standing.shown(stream=None, limit=0)] == [("nightly", True)]
+    assert standing.status_of("orders", None).why == "the query failed: no broker answers"
+    desks.plans.take("s", "another reader", looking)
+    assert [(run.query, run.failed) for run in standing.shown(stream=None, limit=0)] == [
+        ("nightly", True),
+        (None, False),
+    ]
+    assert standing.status_of("orders", None).why.startswith("no split is known yet: the enumerator")
 
 
 def test_of_two_queries_that_begin_together_none_has_a_name_before_its_first_batch() -> None:

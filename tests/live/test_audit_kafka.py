@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 import signal
 import struct
@@ -16,6 +17,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+from confluent_kafka import TopicPartition
 from lowmark.integration.audit import kafka_range
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader, json_path
@@ -275,6 +277,47 @@ def test_a_topic_that_is_deleted_meanwhile_leaves_an_answer(kafka: Broker) -> No
     assert not report.complete
     assert 0 < sum(split.profile.rows for split in report.splits) < 30_000
     assert any("deleted" in note or "nothing came" in note for note in report.notes), report.notes
+
+
+def test_records_that_are_deleted_meanwhile_are_named_and_the_rest_is_read(kafka: Broker) -> None:
+    topic = kafka.create_topic(partitions=2)
+    kafka.produce(topic, orders(30_000, partitions=2, pad=500))
+    read_before: list[int] = []
+
+    def delete(read: int, _total: int) -> None:
+        if read and not read_before:
+            read_before.append(read)
+            before = [TopicPartition(topic, partition, 10_000) for partition in (0, 1)]
+            for deleted in kafka.admin.delete_records(before).values():
+                deleted.result(30)
+
+    report = audited(kafka, topic, progress=delete, options=SLOWLY, question=Question(rows_per_batch=100))
+    rows = {split.name: split.profile.rows for split in report.splits}
+    lost = [re.search(rf"offsets (\d+) to 9999 of {topic}/[01] were deleted before", note) for note in report.notes]
+
+    assert sorted(rows) == [f"{topic}/0", f"{topic}/1"]
+    assert sum(rows.values()) == 30_000 - sum(10_000 - int(each[1]) for each in lost if each is not None)
+    assert min(rows.values()) >= 5_000
+
+
+def test_a_partition_that_is_shorter_than_before_is_named(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader with fewer records was elected since the audit asked where the partitions end."""
+    topic = kafka.create_topic(partitions=3)
+    kafka.produce(topic, orders(150, partitions=3))
+    begins, ends = {(topic, n): at for n, at in enumerate((0, 0, 70))}, {(topic, n): 90 for n in range(3)}
+    ends[topic, 0] = 50
+    monkeypatch.setattr(kafka_range.TopicRange, "find", lambda _: (begins, ends))
+    report = audited(kafka, topic)
+
+    assert {split.name: split.profile.rows for split in report.splits} == {
+        f"{topic}/0": 50,
+        f"{topic}/1": 50,
+        f"{topic}/2": 0,
+    }
+    assert sorted(note for note in report.notes if "has no record" in note) == [
+        f"{topic}/1 ended at offset 90 and has no record from offset 50 on now",
+        f"{topic}/2 ended at offset 90 and has no record from offset 70 on now",
+    ]
 
 
 def test_a_broker_that_dies_meanwhile_leaves_an_answer(tmp_path: Path) -> None:

@@ -558,18 +558,47 @@ def test_a_partition_that_ends_before_what_was_read_has_the_allowed_time_to_be_l
     planner.latest([short])
     clock.now += SETTINGS.give_up_seconds
     with pytest.raises(
-        KafkaDataLost, match=r"from 3 on are lost: .* ends at offset 2 now, .*; a later record with an offset b"
+        KafkaDataLost, match=r"offsets 3 to 5 are lost: .* ends at offset 2 now, .* below 6 is not read"
     ):
         planner.latest([short])
 
 
-def test_a_partition_that_stays_shorter_is_gone_on_with_from_where_it_was_read() -> None:
-    planner = planner_of(ScriptedClient(orders={0: (0, 9)}), go_on=True, now_seconds=(clock := StillClock()))
+def test_a_partition_that_stays_shorter_is_gone_on_with_from_where_it_was_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = ScriptedClient(orders={0: (0, 9)})
+    planner = planner_of(client, go_on=True, now_seconds=(clock := StillClock()))
 
     assert planner.latest([split(start=12)]) == {}
     clock.now += SETTINGS.give_up_seconds
     assert [planner.latest([split(start=12)]) for _ in range(2)] == 2 * [{"orders/0": SplitEnd(12, rows=0)}]
-    assert planner.metrics.values()["data_losses"] == 1
+    assert (planner.metrics.values()["data_losses"], planner.metrics.values()["lost_offsets"]) == (1, 3)
+    assert (
+        "offsets 9 to 11 are lost: the partition ends at offset 9 now, before what was read of it; a later record with "
+        "an offset below 12 is not read. Reading goes on without them"
+    ) in caplog.text
+
+    client.there["orders"][0] = (0, 15)
+    assert planner.latest([split(start=12)]) == {"orders/0": SplitEnd(15, rows=3)}
+
+
+def test_the_hint_of_a_loss_is_about_its_cause() -> None:
+    hints = {}
+    for why, there in {"deleted": (5, 9), "shorter": (0, 2), "gone": None}.items():
+        client = ScriptedClient(orders={} if there is None else {0: there})
+        planner = planner_of(client, now_seconds=(clock := StillClock()))
+        if why == "shorter":
+            planner.latest([split(start=3)])
+            clock.now += SETTINGS.give_up_seconds
+        with pytest.raises(KafkaDataLost) as lost:
+            planner.latest([split(start=3)])
+        hints[why] = str(lost.value).partition("next time, ")[2]
+
+    assert hints["deleted"].startswith("give the topic a longer retention")
+    assert (
+        hints["shorter"] == "let no replica that lacks records become a leader (unclean.leader.election.enable=false)."
+    )
+    assert hints["gone"].startswith("delete a topic only after")
 
 
 def test_a_partition_without_a_leader_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

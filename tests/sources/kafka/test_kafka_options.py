@@ -142,7 +142,7 @@ def test_errors_can_be_sent() -> None:
         InvalidKafkaOption("a", "b", "c", "d"),
         KafkaTopicMissing(("a", "b"), "x:1"),
         KafkaUnavailable("x:1", "read", 1.0, "no answer", "wait."),
-        KafkaDataLost("a/0", "a", 0, 3, None, "gone"),
+        KafkaDataLost("a/0", "a", 0, 3, None, "gone", "wait"),
         InvalidUtf8("value", "a", 0, 3),
     ):
         again = pickle.loads(pickle.dumps(error))  # noqa: TID251  # our own
