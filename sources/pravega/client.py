@@ -84,6 +84,9 @@ class PravegaClient:
         self._controller = java_class("io.pravega.client.control.impl.ControllerImpl")(
             described.retryAttempts(2).initialBackoffMillis(10).build(), executor
         )
+        channel = self._controller.getClass().getDeclaredField("channel")
+        channel.setAccessible(True)  # ControllerImpl shows its gRPC channel to nobody
+        self._channel = channel.get(self._controller)
         self.executor = executor  # Java's executor; like `java_config`, for other parts of Java's client
         self._metadata = java_class("io.pravega.client.segment.impl.SegmentMetadataClientFactoryImpl")(
             self._controller, pool
@@ -351,7 +354,12 @@ class PravegaClient:
                 raise PravegaUnavailable(self.settings.place, action, patience.spent_seconds, cause)
 
     def _patience(self, action: str) -> Patience:
-        return Patience(f"Pravega at {self.settings.place}", action, self.settings.give_up_seconds)
+        place, seconds = self.settings.place, self.settings.give_up_seconds
+        return Patience(f"Pravega at {place}", action, seconds, pause=self._pause)
+
+    def _pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self._channel.resetConnectBackoff()  # gRPC's own pauses grow to two minutes
 
     def _scope_missing(self) -> Any:
         raise PravegaStreamMissing(self.settings.scope, "", self.settings.place, "list its streams")

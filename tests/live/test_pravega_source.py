@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +28,7 @@ from lowmark.sources.pravega import (
     PravegaUnavailable,
     segment_bytes,
 )
-from lowmark.sources.pravega.client import StreamCut
+from lowmark.sources.pravega.client import StreamCut, client_of
 from lowmark.sources.pravega.jvm import java_class
 from lowmark.sources.pravega.notes import ENDLESS, Mark
 
@@ -400,6 +402,30 @@ def test_nobody_answering_is_an_error_in_time(pravega: Pravega) -> None:
     with pytest.raises(Exception, match="cannot look up the head") as refused:
         Reading(away)
     assert isinstance(refused.value, PravegaUnavailable) or isinstance(refused.value.__cause__, PravegaUnavailable)
+
+
+def test_a_controller_that_is_away_is_connected_to_at_each_question(pravega: Pravega) -> None:
+    """gRPC paused longer and longer, so a query ended although the controller had been back for half a minute."""
+    connected = list[object]()
+
+    def refuse() -> None:
+        with suppress(OSError):  # the end of the test
+            while True:
+                connection, place = away.accept()
+                connected.append(place)
+                connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as away:
+        refusing = threading.Thread(target=refuse, name="refusing", daemon=True)
+        refusing.start()
+        controller = f"tcp://127.0.0.1:{away.getsockname()[1]}"
+        client = client_of(replace(pravega.settings, controller=controller, give_up_seconds=0.3))
+        for _ in range(8):
+            with pytest.raises(PravegaUnavailable):
+                client.open_segments("orders")
+        away.shutdown(socket.SHUT_RDWR)
+    refusing.join(10)
+    assert len(connected) >= 8
 
 
 def test_a_cut_of_another_stream_is_refused(pravega: Pravega) -> None:
