@@ -105,7 +105,10 @@ class RedisStreams(SimpleSource[SourceSplit]):
             if not found:  # it had an entry when it was discovered
                 raise deleted(name, "all entries")
         ends = {name: position_of(found[0][0]) + 1 for name, found in lasts.items()}
-        return {split.split_id: SplitEnd(max(split.start, ends[split.split_id])) for split in splits}
+        for split in splits:
+            if ends[split.split_id] < split.start:  # the last read entry is gone
+                raise deleted(split.split_id, f"entries from {entry_of(ends[split.split_id])} on")
+        return {name: SplitEnd(end) for name, end in ends.items()}
 
     def read(self, split: SourceSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
         """The entries in [start, stop), in chunks, each with the position after it because ids have gaps."""

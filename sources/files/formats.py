@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,8 @@ _JSON_BLOCK_BYTES = 16 << 20
 _MOST_LINE_BYTES = 32 << 20  # of JSON
 QUOTED = csv.ParseOptions(newlines_in_values=True)
 """By default Arrow takes a line break in quotes for the end of a row where it cuts a file into blocks of a megabyte."""
+_PACKINGS: dict[str, Literal["gzip", "bz2", "lz4", "zstd"]]
+_PACKINGS = {".gz": "gzip", ".bz2": "bz2", ".lz4": "lz4", ".zst": "zstd"}
 UNREADABLE = OSError, pa.ArrowException, UnicodeDecodeError
 """The errors of an unreadable file; the last is of a column's name that is no UTF-8."""
 
@@ -76,7 +78,8 @@ class FileIndex:
 class ParquetFormat:
     """A step is a row group."""
 
-    def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def schema(self, filesystem: fs.FileSystem, path: str, size_bytes: int) -> pa.Schema:
+        del size_bytes
         return parquet.read_schema(path, filesystem=filesystem)
 
     def index(
@@ -90,8 +93,9 @@ class ParquetFormat:
             return FileIndex(rows, sizes, ends[:, 1], ends[:, 0])
 
     def read(
-        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, start: int, stop: int
+        self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, start: int, stop: int
     ) -> Iterator[tuple[pa.Table, int]]:
+        del size_bytes  # the footer and the pages have theirs
         with _opened(filesystem, path) as file:
             here = _there(file, schema.names)
             for group in range(start, min(stop, file.metadata.num_row_groups)):
@@ -170,7 +174,7 @@ class TextFormat(ABC):
     ) -> FileIndex:
         columns = schema if event_time is None else pa.schema([schema.field(event_time)])
         count, times = 0, []
-        for rows in self._rows(filesystem, path, columns):
+        for rows in self._rows(filesystem, path, size_bytes, columns):
             count += rows.num_rows
             if event_time is not None:
                 times.append(_utc(rows.column(event_time)).cast(pa.int64()))
@@ -182,10 +186,10 @@ class TextFormat(ABC):
         return FileIndex(edges, sizes, latest_us, earliest_us)
 
     def read(
-        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, start: int, stop: int
+        self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, start: int, stop: int
     ) -> Iterator[tuple[pa.Table, int]]:
         position, skip, kept = start, start * STEP_ROWS, pa.Table.from_batches([], schema)
-        for rows in self._rows(filesystem, path, schema):
+        for rows in self._rows(filesystem, path, size_bytes, schema):
             rest = rows.slice(min(skip, rows.num_rows))
             skip -= rows.num_rows - rest.num_rows
             kept = pa.concat_tables([kept, _fitted(pa.Table.from_batches([rest]), schema)])
@@ -199,17 +203,19 @@ class TextFormat(ABC):
         if kept.num_rows:
             yield kept, position + 1
 
-    def _rows(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file; none of an empty file, or of one with a line of names alone: Arrow refuses both."""
         try:
-            yield from self._stream(filesystem, path, schema)
+            yield from self._stream(_text(filesystem, path, size_bytes), schema)
         except pa.ArrowInvalid:
-            with _text(filesystem, path) as stream:
+            with _text(filesystem, path, size_bytes) as stream:
                 if not is_without_rows(stream, self._lines_of_names):
                     raise
 
     @abstractmethod
-    def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _stream(self, text: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file that is not empty, with the columns of `schema`, in batches of any size."""
 
 
@@ -222,17 +228,17 @@ class CsvFormat(TextFormat):
 
     _lines_of_names = 1
 
-    def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
-        with csv.open_csv(_text(filesystem, path), parse_options=QUOTED) as rows:
+    def schema(self, filesystem: fs.FileSystem, path: str, size_bytes: int) -> pa.Schema:
+        with csv.open_csv(_text(filesystem, path, size_bytes), parse_options=QUOTED) as rows:
             # A time of day stays text, because Arrow makes no number of such a text.
             return _as_text(rows.schema, pa.types.is_time)
 
-    def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _stream(self, text: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         # Times are read as text and converted by `_utc`, because Arrow takes no more than 6 digits of a second, and in
         # csv only all with or all without a zone.
         types = _as_text(schema, pa.types.is_timestamp)
         convert = csv.ConvertOptions(column_types=types, include_columns=schema.names, include_missing_columns=True)
-        with csv.open_csv(_text(filesystem, path), parse_options=QUOTED, convert_options=convert) as rows:
+        with csv.open_csv(text, parse_options=QUOTED, convert_options=convert) as rows:
             yield from rows
 
 
@@ -247,29 +253,38 @@ def _as_text(schema: pa.Schema, of: Callable[[pa.DataType], bool]) -> pa.Schema:
     return pa.schema([each.with_type(pa.string()) if of(each.type) else each for each in schema])
 
 
-def _text(filesystem: fs.FileSystem, path: str) -> Any:
-    return filesystem.open_input_stream(path)
+def _text(filesystem: fs.FileSystem, path: str, size_bytes: int) -> Any:
+    """Open a text, unpacked. Raises OSError for one that is shorter than it was found.
+
+    The client of S3 takes an answer that is cut in its headers for an empty one, and then the file for an empty file.
+    """
+    file = filesystem.open_input_file(path)
+    if size_bytes and (size := file.size()) < size_bytes:
+        file.close()
+        raise OSError(f"it had {size_bytes} bytes when it was found, and has {size}")
+    packing = next((_PACKINGS[ending] for ending in _PACKINGS if path.endswith(ending)), None)
+    return file if packing is None else pa.CompressedInputStream(file, packing)
 
 
 class JsonFormat(TextFormat):
     """JSON with one object in each line."""
 
-    def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
-        for rows in _objects(filesystem, path, None):
+    def schema(self, filesystem: fs.FileSystem, path: str, size_bytes: int) -> pa.Schema:
+        for rows in _objects(_text(filesystem, path, size_bytes), None):
             return rows.schema
         raise pa.ArrowInvalid("it has no object")
 
-    def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _stream(self, text: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         types = _as_text(schema, pa.types.is_timestamp)  # as in csv
         parse = json.ParseOptions(explicit_schema=types, unexpected_field_behavior="ignore")
-        for rows in _objects(filesystem, path, parse):
+        for rows in _objects(text, parse):
             yield from rows.to_batches(_BATCH_ROWS)
 
 
-def _objects(filesystem: fs.FileSystem, path: str, parse: json.ParseOptions | None) -> Iterator[pa.Table]:
+def _objects(text: Any, parse: json.ParseOptions | None) -> Iterator[pa.Table]:
     """The rows of whole lines, a block at a time. Arrow's dataset reads no column that the first block has not."""
     rest = b""
-    with _text(filesystem, path) as stream:
+    with text as stream:
         block = stream.read(_JSON_BLOCK_BYTES)
         while block:
             lines, block = rest + block, stream.read(_JSON_BLOCK_BYTES)

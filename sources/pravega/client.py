@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from lowmark.sources.kit.patience import Patience
@@ -83,6 +84,9 @@ class PravegaClient:
         self._controller = java_class("io.pravega.client.control.impl.ControllerImpl")(
             described.retryAttempts(2).initialBackoffMillis(10).build(), executor
         )
+        channel = self._controller.getClass().getDeclaredField("channel")
+        channel.setAccessible(True)  # ControllerImpl shows its gRPC channel to nobody
+        self._channel = channel.get(self._controller)
         self.executor = executor  # Java's executor; like `java_config`, for other parts of Java's client
         self._metadata = java_class("io.pravega.client.segment.impl.SegmentMetadataClientFactoryImpl")(
             self._controller, pool
@@ -240,11 +244,10 @@ class PravegaClient:
             raise PravegaUnavailable(self.settings.place, action, seconds, cause)
         return found
 
-    def segment_head(self, stream: str, segment: int) -> int | None:
-        """Return where a segment begins now; None: it does not exist. Raises as `all_states`."""
+    def segment_state(self, stream: str, segment: int) -> SegmentState | None:
+        """Return the present state of a segment; None: it does not exist. Raises as `all_states`."""
         key = stream, segment
-        state = self.all_states([key], f"look up the head of {stream}/{segment_name(segment)}")[key]
-        return None if state is None else state.head
+        return self.all_states([key], f"look up the head of {stream}/{segment_name(segment)}")[key]
 
     def exists(self, stream: str) -> bool:
         scope = self.settings.scope
@@ -266,7 +269,15 @@ class PravegaClient:
             return self._inputs.createInputStreamForSegment(self._java_segment(stream, segment), token, position)
 
         source = self.ask(f"read {name}", opened, missing=lambda: self._no_segment(stream, name))
-        return SegmentBytes(source, self.settings.place, f"read {name}", self._patience(f"read {name}"))
+        patience, tail = self._patience(f"read {name}"), partial(self._tail_of, stream, segment)
+        return SegmentBytes(source, self.settings.place, f"read {name}", patience, tail=tail)
+
+    def _tail_of(self, stream: str, segment: int) -> int | None:
+        try:
+            [state] = self.states([(stream, segment)], patience_seconds=ANSWER_MS / 1_000).values()
+        except Silent:
+            return None
+        return 0 if state is None else state.tail
 
     def open_ahead(self, stream: str, segment: int, position: int) -> SegmentBytes:
         """Do `open`, and ask Pravega for the first bytes at once, so that several segments can be awaited together."""
@@ -343,7 +354,12 @@ class PravegaClient:
                 raise PravegaUnavailable(self.settings.place, action, patience.spent_seconds, cause)
 
     def _patience(self, action: str) -> Patience:
-        return Patience(f"Pravega at {self.settings.place}", action, self.settings.give_up_seconds)
+        place, seconds = self.settings.place, self.settings.give_up_seconds
+        return Patience(f"Pravega at {place}", action, seconds, pause=self._pause)
+
+    def _pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self._channel.resetConnectBackoff()  # gRPC's own pauses grow to two minutes
 
     def _scope_missing(self) -> Any:
         raise PravegaStreamMissing(self.settings.scope, "", self.settings.place, "list its streams")

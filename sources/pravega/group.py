@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.02
 class PravegaGroup:
     """One reader group. For one thread; its reader has a thread of its own.
 
-    Every call may raise PravegaGroupTaken, PravegaAccessDenied, PravegaUnavailable or PravegaStreamMissing.
+    Every call may raise PravegaGroupTaken, PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing or GroupReset.
     """
 
     def __init__(self, client: PravegaClient, name: str, streams: Sequence[str]) -> None:
@@ -71,7 +71,7 @@ class PravegaGroup:
         self._reader = self._ask("join", joined)
 
     def checkpoint(self, seconds: float) -> Mapping[tuple[str, int], int] | None:
-        """Take a checkpoint of the group, or go on waiting for a begun checkpoint. Raises GroupReset.
+        """Take a checkpoint of the group, or go on waiting for a begun checkpoint.
 
         Returns:
             (stream, segment) -> the byte up to which the group has read it, of segments that it reads or can read now;
@@ -170,7 +170,10 @@ class PravegaGroup:
     def _ask(self, action: str, call: Callable[[], Any]) -> Any:
         def missing() -> Any:
             scope, controller = self._client.settings.scope, self._client.settings.controller
-            raise PravegaStreamMissing(scope, self._streams[0], controller, f"{action} reader group {self._name}")
+            for stream in self._streams:
+                if not self._client.exists(stream):
+                    raise PravegaStreamMissing(scope, stream, controller, f"{action} reader group {self._name}")
+            raise GroupReset(f"reader group {scope}/{self._name} was deleted")
 
         return self._client.ask(f"{action} reader group {self._name}", call, missing=missing)
 
@@ -180,7 +183,7 @@ def _streams_of(group: Any) -> set[str]:
 
 
 class GroupReset(LowmarkError):
-    """The group was reset, or its reader has stopped, so that the group must be joined again."""
+    """The group was reset or deleted, or its reader has stopped, so that the group must be joined again."""
 
 
 class _Reader:

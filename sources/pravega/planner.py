@@ -17,7 +17,7 @@ from lowmark.watermark.printable import counted
 
 from .chunks import Chunk, chunks
 from .client import OPENED_TOGETHER, PravegaClient, SegmentState, Silent
-from .errors import PravegaEventBroken, PravegaStreamMissing, PravegaUnavailable
+from .errors import PravegaStreamMissing, PravegaUnavailable
 from .event_time import NO_TIME, EventTime
 from .events import payloads
 from .index import LEAST_EVENT_BYTES, Integers, SegmentIndex
@@ -302,15 +302,12 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         try:
             yield from chunks(self._client(), split, start, stop, opened=self._opened.pop(split.split_id, None))
         except Truncated:
-            head = self._client().segment_head(split.stream, split.segment)
+            state = self._client().segment_state(split.stream, split.segment)
             self._indexes.pop(split.split_id, None)  # the next plan begins after the truncated bytes
             # An index is ahead of the unread bytes, and a block of it may begin before them.
             unread = self._standing.get(split.split_id, split)
-            if head is None or head > unread.start:
-                self._loss.found(unread, unread.start, head)
-            elif head <= start:
-                what = f"the end of the segment, which was planned up to byte {stop}"
-                raise PravegaEventBroken(split.split_id, start, what) from None
+            if state is None or state.head > unread.start:
+                self._loss.found(unread, unread.start, None if state is None else state.head)
 
     def _index_small(self, splits: Sequence[PravegaSplit]) -> None:
         """Index the segments with few unindexed bytes. They are opened together."""

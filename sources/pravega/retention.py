@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from .errors import PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable
-from .group import PravegaGroup
+from .group import GroupReset, PravegaGroup
 from .segment import PravegaSplit
 
 log = logging.getLogger("lowmark")
@@ -47,7 +47,9 @@ class Retention:
             if self._group is None:
                 self._group = self._make_group()
             self._group.release(splits)
-        except (PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing) as failed:
+        except (PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing, GroupReset) as failed:
+            if isinstance(failed, GroupReset):
+                self._kept = frozenset()  # the next plan makes the group again
             if not self._failed:
                 log.warning("what was read is not released to Pravega's retention: %s", failed)
             self._failed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lowmark.sources.kit.patience import Patience
@@ -15,14 +16,21 @@ ANSWER_MS = 10_000
 
 
 class Truncated(LowmarkError):
-    """Bytes of a segment were truncated, or the whole segment is gone."""
+    """Bytes of a segment were truncated, or the whole segment is gone, or it ends before them."""
 
 
 class SegmentBytes:
-    """An open segment. For one thread."""
+    """An open segment. For one thread.
 
-    def __init__(self, source: Any, place: str, action: str, patience: Patience) -> None:
+    Args:
+        tail: returns where the segment ends now, None without an answer.
+    """
+
+    def __init__(
+        self, source: Any, place: str, action: str, patience: Patience, *, tail: Callable[[], int | None]
+    ) -> None:
         self._source, self._place, self._action, self._patience = source, place, action, patience
+        self._tail = tail
 
     def fill(self) -> None:
         """Ask for the next bytes without waiting."""
@@ -38,6 +46,8 @@ class SegmentBytes:
             count, cause = 0, "no bytes came"
             try:
                 count = int(self._source.read(target, ANSWER_MS))
+                if not count and self._ends_before(len(data) - filled):  # Pravega waits for an event there
+                    raise Truncated(f"the segment ends before {len(data) - filled} more bytes")
             except jpype.JException as failed:
                 cause = cause_of(failed)
                 if JavaError.TRUNCATED.is_in(cause) or JavaError.MISSING.is_in(cause):
@@ -51,6 +61,10 @@ class SegmentBytes:
                 self._patience.renew()
             elif not self._patience.goes_on(cause):
                 raise PravegaUnavailable(self._place, self._action, self._patience.spent_seconds, cause)
+
+    def _ends_before(self, size: int) -> bool:
+        tail = self._tail()
+        return tail is not None and tail < int(self._source.getOffset()) + size
 
     def close(self) -> None:
         self._source.close()

@@ -101,13 +101,16 @@ class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
                 yield pa.RecordBatch.from_pylist([], self._columns.schema), position
 
     def _lost(self, split: PravegaSplit, position: int, stop: int) -> int:
-        """Return where a slice goes on if some of its events were truncated after it was planned."""
-        head = client_of(self._settings).segment_head(split.stream, split.segment)
-        if head is not None and head <= position:
-            what = f"the end of the segment, which was planned up to byte {stop}"
+        """Return where a slice goes on if some of its events were lost after it was planned."""
+        state = client_of(self._settings).segment_state(split.stream, split.segment)
+        if state is None or state.tail < stop:
+            self._loss.found(split, position, None, None if state is None else state.tail)
+            return stop
+        if state.head <= position:
+            what = f"nothing, although the segment has bytes {state.head} to {state.tail - 1}"
             raise PravegaEventBroken(split.split_id, position, what)
-        self._loss.found(split, position, head)
-        return stop if head is None else min(head, stop)
+        self._loss.found(split, position, state.head)
+        return min(state.head, stop)
 
 
 class PravegaSource(SimpleSource[PravegaSplit]):

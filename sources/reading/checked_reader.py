@@ -39,10 +39,7 @@ class SplitReadFailed(LowmarkError, RuntimeError):
     cause: str  # type and text of the error
 
     _fact = "{source}: cannot {action}{_of}: {cause}"
-    _hint = (
-        "no row is lost; the same rows are read again when the query goes on from its checkpoint, once the cause is "
-        "gone."
-    )
+    _hint = "remove the cause and start the query again; it goes on from its checkpoint."
 
     @property
     def _of(self) -> str:

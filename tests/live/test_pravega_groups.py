@@ -235,6 +235,31 @@ def test_a_stream_that_is_added_to_a_query_is_kept_and_released_at_once(
     planner.close()
 
 
+@pytest.mark.parametrize("option", ["subscriber", "reader_group"])
+def test_a_group_that_somebody_has_deleted_is_made_again_at_once(
+    pravega: Pravega, option: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Events were kept for the query no more until its restart, and the stream that was there was called missing."""
+    stream, name, got = pravega.create_stream(1), f"g{uuid.uuid4().hex[:8]}", 0
+    source = pravega.source(stream, **{option: name})
+    planner = plan_of(source)
+    at = planner.initial()
+    for rounds in (1, 2, 3):
+        pravega.write(stream, [("k", b"7")] * 5)
+        while got < 5 * rounds:
+            before, at = at, next_batch(planner, at)
+            got += len(rows_of(source, planner, before, at))
+            planner.committed(at)
+        if rounds == 1:
+            PravegaGroup(pravega.client, name, [stream])._manager.deleteReaderGroup(name)
+    planner.close()
+    subscribers = pravega.client._controller.listSubscribers(pravega.scope, stream).get()
+    assert [str(each).rpartition("/")[2] for each in subscribers] == [name]
+    assert got == 15
+    assert f"reader group {pravega.scope}/{name} was deleted" in caplog.text
+    assert "is not there" not in caplog.text
+
+
 def test_a_stream_that_a_batch_has_found_is_released_when_the_group_has_it(pravega: Pravega) -> None:
     """A batch may end with splits of a stream that was found after the plan had asked for the ends."""
     one, other = pravega.create_stream(1), pravega.create_stream(1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,9 +21,14 @@ import pytest
 from lowmark.sources import check_source, read_slices
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
-from lowmark.sources.pravega import PravegaDataLost, PravegaSource, PravegaStreamMissing, PravegaUnavailable
-from lowmark.sources.pravega.client import StreamCut
-from lowmark.sources.pravega.errors import PravegaEventBroken
+from lowmark.sources.pravega import (
+    PravegaDataLost,
+    PravegaSource,
+    PravegaStreamMissing,
+    PravegaUnavailable,
+    segment_bytes,
+)
+from lowmark.sources.pravega.client import StreamCut, client_of
 from lowmark.sources.pravega.jvm import java_class
 from lowmark.sources.pravega.notes import ENDLESS, Mark
 
@@ -247,19 +254,26 @@ def test_events_that_are_truncated_between_plan_and_read_are_counted(pravega: Pr
     assert counted == [{"data_losses": 1, "lost_bytes": planned.stop}]
 
 
-def test_a_segment_that_ends_before_a_planned_slice_does_is_an_error_and_not_read_for_ever(pravega: Pravega) -> None:
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_segment_that_ends_before_a_planned_slice_does_is_a_loss_and_not_read_for_ever(
+    pravega: Pravega, sealed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after Pravega was set up anew between plan and read. Of an open segment, Pravega waits for the next event."""
+    monkeypatch.setattr(segment_bytes, "ANSWER_MS", 500)
     stream = pravega.create_stream(1)
     pravega.write_json(stream, rows(0, 10))
-    source = pravega.source(stream, on_data_loss="go_on")
+    source = pravega.source(stream, give_up_after="3 seconds")
     [split] = Reading(source).going
     tail = source.latest([split])[split.split_id].position
-    pravega.seal_stream(stream)
-    planned, reader = replace(split, stop=tail + 50), source.create_split_reader()
+    if sealed:
+        pravega.seal_stream(stream)
+    planned = replace(split, stop=tail + 50)
+    with pytest.raises(PravegaDataLost, match=f"it was read up to byte 0, and it ends at byte {tail} now"):
+        list(islice(source.read(planned), 20))
 
-    with pytest.raises(PravegaEventBroken, match=f"the end of the segment, which was planned up to byte {tail + 50}"):
-        list(islice(reader.read(planned), 20))
-
-    assert reader.metrics.values() == {"data_losses": 0, "lost_bytes": 0}
+    bearing = pravega.source(stream, on_data_loss="go_on").create_split_reader()
+    assert [(part.num_rows, position) for part, position in islice(bearing.read(planned), 20)] == [(0, planned.stop)]
+    assert bearing.metrics.values() == {"data_losses": 1, "lost_bytes": planned.stop}
 
 
 def test_events_that_were_truncated_before_the_plan_are_counted_once(pravega: Pravega) -> None:
@@ -388,6 +402,30 @@ def test_nobody_answering_is_an_error_in_time(pravega: Pravega) -> None:
     with pytest.raises(Exception, match="cannot look up the head") as refused:
         Reading(away)
     assert isinstance(refused.value, PravegaUnavailable) or isinstance(refused.value.__cause__, PravegaUnavailable)
+
+
+def test_a_controller_that_is_away_is_connected_to_at_each_question(pravega: Pravega) -> None:
+    """gRPC paused longer and longer, so a query ended although the controller had been back for half a minute."""
+    connected = list[object]()
+
+    def refuse() -> None:
+        with suppress(OSError):  # the end of the test
+            while True:
+                connection, place = away.accept()
+                connected.append(place)
+                connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as away:
+        refusing = threading.Thread(target=refuse, name="refusing", daemon=True)
+        refusing.start()
+        controller = f"tcp://127.0.0.1:{away.getsockname()[1]}"
+        client = client_of(replace(pravega.settings, controller=controller, give_up_seconds=0.3))
+        for _ in range(8):
+            with pytest.raises(PravegaUnavailable):
+                client.open_segments("orders")
+        away.shutdown(socket.SHUT_RDWR)
+    refusing.join(10)
+    assert len(connected) >= 8
 
 
 def test_a_cut_of_another_stream_is_refused(pravega: Pravega) -> None:

@@ -104,6 +104,19 @@ def test_entries_that_were_trimmed_before_they_were_read_are_no_silent_loss(serv
         source.latest([rest])
 
 
+def test_a_stream_that_ends_before_what_was_read_of_it_is_no_silent_end(server: RedisServer) -> None:
+    """As of a Redis that came back with an older file; entries behind the read ones would not be read."""
+    server.add("orders:a", NOW_MS, NOW_MS + 5)
+    source = source_of(server)
+    [whole] = source.discover()
+    rest = SourceSplit(split_id="orders:a", start=source.latest([whole])["orders:a"].position)
+    assert source.latest([rest])["orders:a"].position == rest.start
+    server.client.flushall()
+    server.add("orders:a", NOW_MS, NOW_MS + 2)
+    with pytest.raises(RuntimeError, match=f"'orders:a': entries from {NOW_MS + 2}-1 on were deleted"):
+        source.latest([rest])
+
+
 def test_a_server_that_is_away_is_waited_for_and_then_named(server: RedisServer) -> None:
     server.add("orders:a", NOW_MS)
     source = source_of(server, seconds=0.3)

@@ -157,14 +157,15 @@ def test_a_reader_that_breaks_its_contract_is_named(fetches: tuple[Fetched, ...]
 
 
 def test_an_error_names_source_split_and_action_and_keeps_its_cause() -> None:
+    """The hint does not say that no row is lost, because the cause may be that entries were deleted."""
     source = Given(part("a", 3, 2), OSError("disk gone"))
     read = read_slices(source, [TO_5])
     assert next(read).position == 3
     with pytest.raises(SplitReadFailed) as failed:
         next(read)
     assert str(failed.value) == (
-        "Given: cannot fetch of 'a': OSError: disk gone. Hint: no row is lost; the same rows are read again when the "
-        "query goes on from its checkpoint, once the cause is gone."
+        "Given: cannot fetch of 'a': OSError: disk gone. Hint: remove the cause and start the query again; it goes on "
+        "from its checkpoint."
     )
     assert isinstance(failed.value.__cause__, OSError)
     assert source.closed == 1
