@@ -262,7 +262,7 @@ def _text(filesystem: fs.FileSystem, path: str, size_bytes: int) -> Any:
     if size_bytes and (size := file.size()) < size_bytes:
         file.close()
         raise OSError(f"it had {size_bytes} bytes when it was found, and has {size}")
-    packing = next((_PACKINGS[ending] for ending in _PACKINGS if path.endswith(ending)), None)
+    packing = next((packing for ending, packing in _PACKINGS.items() if path.endswith(ending)), None)
     return file if packing is None else pa.CompressedInputStream(file, packing)
 
 

@@ -69,7 +69,7 @@ class Telling:
         if self._peer is not None:
             why = (
                 f"the batch that was planned before the restart is being read since {format_time_us(self._now_us())}, "
-                f"{slices} slices. A reader that waits for its system says so in the log of its executor."
+                f"{counted(slices, 'slice')}. A reader that waits for its system says so in the log of its executor."
             )
             self._reading_again.enter_context(self._saying(why))
 
