@@ -329,7 +329,7 @@ class _Reading:
         self._kept.consumer.incremental_assign([TopicPartition(*partition, begin)])
 
     def _end_at(self, partition: TopicPartitionId, offset: int) -> None:
-        """End a partition that has no record from the offset on, such as one whose new leader has fewer records."""
+        """End a partition that has no record from the offset on, for example because a new leader has fewer records."""
         if offset < self._ends[partition]:
             name, end = split_name(partition), self._ends[partition]
             self._of.notes.append(f"{name} ended at offset {end} and has no record from offset {offset} on now")

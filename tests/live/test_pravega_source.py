@@ -258,7 +258,7 @@ def test_events_that_are_truncated_between_plan_and_read_are_counted(pravega: Pr
 def test_a_segment_that_ends_before_a_planned_slice_does_is_a_loss_and_not_read_for_ever(
     pravega: Pravega, sealed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after Pravega was set up anew between plan and read. Of an open segment, Pravega waits for the next event."""
+    """As after Pravega was set up anew between plan and read. Pravega waits for the next event of an open segment."""
     monkeypatch.setattr(segment_bytes, "ANSWER_MS", 500)
     stream = pravega.create_stream(1)
     pravega.write_json(stream, rows(0, 10))
