@@ -13,6 +13,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from functools import partial
+from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,10 +101,11 @@ class PravegaFeed(SteppedFeed):
         options = java_class("io.pravega.client.stream.EventWriterConfig").builder().build()
         self._writer = factory.createEventWriter(self._stream, serializer, options)
         keys: dict[int, str] = {}
-        tries = 0
-        while len(keys) < len(self.script.splits):  # a key that Pravega's hash puts into each of the segments
-            keys.setdefault(client.segment_of_key(self._stream, f"key{tries}"), f"key{tries}")
-            tries += 1
+        numbers = count()
+        hashed = java_class("io.pravega.common.hash.HashHelper").seededWith("EventRouter")  # as of Pravega's writers
+        while len(keys) < len(self.script.splits):  # each segment has an equal part of the hashes from 0 to 1
+            key = f"key{next(numbers)}"
+            keys.setdefault(int(hashed.hashToRange(key) * len(self.script.splits)), key)
         for split, (segment, key) in zip(self.script.splits, sorted(keys.items()), strict=True):
             self._keys.append(key)
             self._names[split_of(self._stream, segment).split_id] = split.name
