@@ -2,7 +2,8 @@
 
 Spark reads each stream in its own query, and all rows arrive. No low watermark may be ahead of the other by more than
 the drift. The low watermark rises when a batch is planned, so delivered rows may be ahead by one more batch, which is
-at most a drift long. The test prints its measurements (`pytest -s`).
+at most a drift long, and by the pause between two rows, because the newest delivered row may be that much older than
+the stream's low watermark says. The test prints its measurements (`pytest -s`).
 """
 
 from __future__ import annotations
@@ -134,8 +135,8 @@ def of_kafka(kafka: Broker, topic: str) -> KafkaSource:
 def test_pravega_and_kafka_stay_within_the_drift(
     service: LowWatermarkService, kafka: Broker, pravega: Pravega, tmp_path: Path
 ) -> None:
-    count, drift_ms = 1_000, 60_000
-    times_ms = [START_MS + n * 300 for n in range(count)]  # five minutes
+    count, pause_ms, drift_ms = 1_000, 300, 60_000
+    times_ms = [START_MS + n * pause_ms for n in range(count)]  # five minutes
     events = [(f"k{n % 50}", json.dumps({"at": ms}).encode()) for n, ms in enumerate(times_ms)]
     stream, topic = pravega.create_stream(1), kafka.create_topic(partitions=1)
     kafka.produce(topic, [Record("first", timestamp_ms=START_MS)])
@@ -149,7 +150,7 @@ def test_pravega_and_kafka_stay_within_the_drift(
     kafka.produce(topic, [Record(f"{ms}", timestamp_ms=ms) for ms in times_ms[1:]])
     group.run({"kafka": count, "pravega": count})
     assert 0 < group.widest_ms <= drift_ms + CLAIM_MS
-    assert group.delivered_ms <= 2 * drift_ms + BOUND_MS
+    assert group.delivered_ms <= 2 * drift_ms + CLAIM_MS + pause_ms
     assert min(group.batches.values()) >= 300_000 // drift_ms // 2, "in turns"
 
 
