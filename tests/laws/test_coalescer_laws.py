@@ -78,8 +78,8 @@ class Definition:
         holder = self.holder()
         if holder is not None:
             return self.watermark_us.get(holder[1])
-        if not idle:
-            return None
+        if not idle:  # every split is finished
+            return max(self.watermark_us.values(), default=None)
         if self.policy is AllIdle.ADVANCE:
             return (now_us - 7) // 1_000 * 1_000
         known_us = [self.watermark_us[split] for split in idle if split in self.watermark_us]

@@ -313,7 +313,8 @@ class Definition:
         if idle and self.strategy.all_idle is AllIdle.ADVANCE:
             read_us = self.read_until_us
             return None if read_us is None else (read_us - DELAY_US) // 1_000 * 1_000
-        return None
+        finished = [split.watermark_us for split in self.splits.values()]
+        return max((value for value in finished if value is not None), default=None)
 
 
 def watermarks_of(strategy: WatermarkStrategy) -> SplitWatermarks:

@@ -76,7 +76,7 @@ class Coalescer:
         """How many splits are in each state; every state is there."""
 
         self._found = False  # whether the next three are up to date
-        self._all_idle_us: int | None = None  # the smallest watermark if all splits are idle; the largest with ``MAX``
+        self._aside_low_us: int | None = None  # the low watermark of idle splits only, or of finished splits only
         self._lowest_us = 0  # the smallest watermark that counts, if a row has it
         self._lowest_row: int | None = None
         self._last_splits: bytes | None = None  # splits of the last report in bulk, in its order,
@@ -254,10 +254,8 @@ class Coalescer:
             return None
         if self._lowest() is not None:
             return self._lowest_us
-        if not self.all_idle:
-            return None
-        if self._policy is not AllIdle.ADVANCE:
-            return self._all_idle_us
+        if not self.all_idle or self._policy is not AllIdle.ADVANCE:
+            return self._aside_low_us
         assert self._delay_us is not None
         return None if now_us is None else (now_us - self._delay_us) // MILLISECOND_US * MILLISECOND_US
 
@@ -270,9 +268,7 @@ class Coalescer:
     def _look(self) -> int | None:
         """Find ``_lowest_us`` and return its row."""
         if self._taking_part == 0 and not self._counts_idle():
-            idle = self._idle_rows() if self._policy is not AllIdle.ADVANCE and self.all_idle else ()
-            choose = max if self._policy is AllIdle.MAX else min
-            self._all_idle_us = choose((own_us for _, own_us in idle if own_us is not None), default=None)
+            self._aside_low_us = self._aside_low()
             return None
         counted_us = self._counted_us()
         passed = self._passable() - len(self._silent())
@@ -284,6 +280,17 @@ class Coalescer:
             if self._lowest_us < _IDENTITY and (not rest_us.size or rest_us.item(rest_us.argmin()) > self._lowest_us):
                 return row  # nearly always: no other split has that watermark
         return self._smallest_id(np.flatnonzero(counted_us == self._lowest_us))
+
+    def _aside_low(self) -> int | None:
+        """The low watermark without a split that takes part; None if splits hold, or with ``ADVANCE``."""
+        if self.all_idle:
+            aside = (own_us for _, own_us in self._idle_rows() if own_us is not None)
+            choose = {AllIdle.HOLD: min, AllIdle.MAX: max}.get(self._policy)
+            return None if choose is None else choose(aside, default=None)
+        if self.states[SplitState.FINISHED] < len(self._ids):
+            return None
+        # Splits that finish one after the other, the furthest behind first, leave the largest watermark.
+        return max((own_us for own_us in self._aside_us if own_us is not None), default=None)
 
     def _smallest_id(self, rows: npt.NDArray[np.intp]) -> int | None:
         if self._lowest_us == _IDENTITY:

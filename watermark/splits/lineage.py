@@ -10,7 +10,7 @@ inherited watermark, because its first rows come after the last rows of its pare
 the silence of the child does not count, because many sources read a child only after its parents.
 
 A removed parent leaves its watermark behind. A parent that was never known leaves nothing, so its
-children absorb until they speak: a minimum with an unknown is unknown.
+children absorb until they speak: a minimum with an unknown is unknown. A child that finishes silent inherits no more.
 
 Source: FLINK-4576 (resharding must be transparent); Kinesis' parent and child shards.
 """
@@ -152,8 +152,9 @@ class Lineage:
         if not self._parents:
             return
         for child, at_us in self._stands_at().items():
-            if at_us != self._heirs.get(child) and self._coalescer.state(child) is not SplitState.FINISHED:
-                self._stand(child, at_us)
+            stands_us = None if self._coalescer.state(child) is SplitState.FINISHED else at_us
+            if stands_us != self._heirs.get(child):
+                self._stand(child, stands_us)
 
     # -- how
 

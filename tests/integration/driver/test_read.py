@@ -8,11 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.coordinator.access import Door
 from lowmark.integration.errors import WrapRefused
 from lowmark.sources import RateLimiterStrategy
+from lowmark.sources.files import FileSource
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.spark import register
 from lowmark.watermark import SplitState, WatermarkStrategy
@@ -66,6 +69,22 @@ def test_a_backfill_comes_in_event_time_order_and_loses_nothing(
     low = ran.low
     assert low is not None
     assert ran.by_split() == {split: sum(t + 10 <= low for t in at) for split, at in times.items()}
+
+
+def test_files_that_one_batch_reads_to_their_ends_leave_the_watermark_of_the_newest(
+    service: LowWatermarkService, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for hour in range(4):
+        times = pa.array([us(hour * HOUR + minute * 60) for minute in range(60)], pa.timestamp("us", "UTC"))
+        parquet.write_table(pa.table({"ts": times}), folder / f"{hour}.parquet")
+    df = service.read(FileSource(str(folder), event_time="ts"), name="files", strategy=MONOTONOUS)
+    ran = start(windows(df), str(tmp_path / "cp"), trigger={"availableNow": True})
+    ran.query.awaitTermination(120)
+
+    every_window_but_the_last = [(minute * 60, 1) for minute in range(4 * 60 - 1)]
+    assert sorted(map(tuple, ran.rows)) == every_window_but_the_last
 
 
 def test_the_watermark_of_a_batch_is_known_when_it_is_planned(

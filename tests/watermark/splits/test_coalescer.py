@@ -185,10 +185,33 @@ def test_one_split_that_is_not_idle_is_enough_not_to_be_all_idle(state: SplitSta
     assert (state is SplitState.FINISHED) == coalescer.all_idle
 
 
-def test_no_splits_and_only_finished_splits_are_not_all_idle() -> None:
+@pytest.mark.parametrize("policy", AllIdle)
+@pytest.mark.parametrize("order", ["abc", "cba", "bca"])
+def test_when_all_are_finished_the_largest_watermark_stands_in_any_order(order: str, policy: AllIdle) -> None:
+    coalescer = coalescer_of(policy, a=2_000, b=5_000, c=9_000)
+    assert coalescer.advance() == 2_000
+    for split in order:
+        coalescer.signal(split, Signal.FINISH)
+
+    assert (coalescer.all_idle, coalescer.advance(now_us=99_000), coalescer.holder) == (False, 9_000, None)
+
+
+@pytest.mark.parametrize("signal", [Signal.IDLE, Signal.PAUSE, None])
+def test_one_split_that_is_not_finished_keeps_the_low_watermark(signal: Signal | None) -> None:
+    coalescer = coalescer_of(AllIdle.HOLD, a=2_000, b=5_000, c=9_000)
+    assert coalescer.advance() == 2_000
+    if signal is not None:
+        coalescer.signal("a", signal)
+    for split in "bc":
+        coalescer.signal(split, Signal.FINISH)
+
+    assert coalescer.advance() is None
+
+
+def test_finished_splits_without_a_watermark_and_no_splits_leave_none() -> None:
     coalescer = Coalescer(all_idle=AllIdle.MAX)
-    assert not coalescer.all_idle
-    coalescer.assign("a", state=SplitState.FINISHED, watermark_us=5)
+    assert (coalescer.all_idle, coalescer.advance()) == (False, None)
+    coalescer.assign("a", state=SplitState.FINISHED)
 
     assert (coalescer.all_idle, coalescer.advance(), coalescer.holder) == (False, None, None)
 
