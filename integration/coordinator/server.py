@@ -262,10 +262,12 @@ class CoordinatorServer:
     async def close(self) -> None:
         """End every watch, and let the journal finish. Later statements are not taken."""
         self.closing = True
-        self._hang_up()
-        if self._writing is not None:
-            await asyncio.wait([self._writing])
-        self._writer.shutdown()
+        try:
+            self._hang_up()
+            if self._writing is not None:
+                await asyncio.wait([self._writing])
+        finally:
+            self._writer.shutdown()
 
     # -- how
 
@@ -564,8 +566,10 @@ async def serve(
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
     finally:
-        await coordinator.close()
-        await server.stop(_GRACE_SECONDS)
+        try:
+            await coordinator.close()
+        finally:
+            await server.stop(_GRACE_SECONDS)
     if coordinator.failed.done():
         coordinator.failed.result()
 
