@@ -199,7 +199,7 @@ class Journal:
         except OSError as failed:
             raise self._refused(failed) from failed
         found = os.fstat(opened)
-        if found.st_uid == os.getuid() and not found.st_mode & 0o022:
+        if found.st_uid == os.geteuid() and not found.st_mode & 0o022:
             return opened
         os.close(opened)
         raise JournalRefused(
@@ -220,7 +220,7 @@ class Journal:
             return False
         found = os.fstat(descriptor)
         os.close(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             raise OSError(errno.EPERM, f"{name} is not a file of this user")
         return True
 

@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ from lowmark.watermark.protocol import ReplyLowWatermark, TaskRegistered
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
 from lowmark.watermark.tasks.snapshot import ChangedRows, Rows
+
+from tests.rights import without_rights_of_root
 
 TASK = TaskId("job", "orders", "0")
 
@@ -320,6 +323,15 @@ def test_a_coordinator_comes_back_from_it(path: Path) -> None:
     journal.write(told().take_changes())
     assert restore(journal, 2_000_000).low_watermark_us("job", "orders") == 42
     journal.close()
+
+
+def test_a_process_that_has_become_another_user_has_its_journal_in_that_users_folder() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o777)
+        with without_rights_of_root():
+            for _ in range(2):  # the second finds the file
+                with closing(Journal(Path(place) / "own" / "journal")) as journal:
+                    assert journal.read() == {}
 
 
 def test_without_a_file_a_coordinator_is_new(path: Path) -> None:
