@@ -649,6 +649,23 @@ def test_open_calls_do_not_keep_the_process_from_ending(folder: Path, monkeypatc
         assert "the coordinator ends" in talk.call.details()
 
 
+def test_a_pause_between_two_writes_does_not_keep_the_process_from_ending(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_JOURNAL_BYTES", 1)  # a second of pause for each byte; `serving` waits for 20 seconds
+    journal = folder / "state" / "j"
+    with serving(Door(f"unix:{folder}/c.sock"), journal=journal) as address:
+        with CoordinatorClient(Caller(address)) as first:
+            first.reach()
+            first.register(beginning(who(0)))  # answered, and so written, before the client is closed
+        with CoordinatorClient(Caller(address)) as second:
+            second.register(beginning(who(1)))
+            wait_until(lambda: len(ask_status(Caller(address)).coordinator.sources[0].tasks) == 2, "a write is due")
+    kept = Journal(journal)
+    assert restore(kept, 0).lives(who(1))
+    kept.close()
+
+
 def test_an_error_at_its_end_leaves_no_listener_and_no_thread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_coordinator: CoordinatorServer) -> None:
         raise RuntimeError("planted")
