@@ -426,6 +426,11 @@ def test_a_log_that_was_just_written_may_have_a_query(native: Path) -> None:
     leave(native)  # the command's own writes are no sign of a running query
 
 
+def test_a_batch_whose_plan_was_removed_by_hand_to_run_it_again_is_no_sign_of_a_query(native: Path) -> None:
+    (native / "offsets/4").unlink()  # commits/4 is still there, and batch 3 is committed
+    assert str(adopt(native, "orders")).splitlines()[0] == 'added the heartbeat of "orders", in offsets/3, offsets/2'
+
+
 def test_a_dry_run_says_what_the_command_would_be_refused_for_now(native: Path) -> None:
     os.utime(native / "commits/4")
     would = adopt(native, "orders", dry_run=True)
