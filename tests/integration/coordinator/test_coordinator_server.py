@@ -524,7 +524,7 @@ def test_a_failing_journal_is_an_error_to_the_sender_and_ends_the_process(folder
         def ready(_address: str) -> None:
             calls.append(asyncio.ensure_future(asyncio.to_thread(register)))
 
-        with pytest.raises(JournalRefused, match="was moved, removed or replaced"):
+        with pytest.raises(JournalRefused, match="was moved, removed, replaced or cut short"):
             await serve(coordinator, Door(f"unix:{folder}/c.sock"), stop=asyncio.Event(), ready=ready)
         assert await calls[0] is grpc.StatusCode.UNAVAILABLE
         kept.close()

@@ -279,7 +279,10 @@ def test_a_folder_in_which_others_may_write_is_refused(tmp_path: Path, mode: int
     Journal(folder / "own" / "j").close()
 
 
-@pytest.mark.parametrize("away", ["folder moved", "folder replaced", "moved", "removed", "replaced", "-wal removed"])
+@pytest.mark.parametrize(
+    "away",
+    ["folder moved", "folder replaced", "moved", "removed", "replaced", "cut short", "-wal removed", "-wal emptied"],
+)
 def test_a_file_that_the_next_start_would_not_find_is_not_written(path: Path, away: str) -> None:
     journal = Journal(path)
     journal.write(rows(a="old"))
@@ -293,10 +296,14 @@ def test_a_file_that_the_next_start_would_not_find_is_not_written(path: Path, aw
         path.unlink()
     elif away == "-wal removed":
         path.with_name("journal-wal").unlink()
+    elif away == "-wal emptied":
+        os.truncate(path.with_name("journal-wal"), 0)
+    elif away == "cut short":  # as `cp` begins to write over it
+        os.truncate(path, 0)
     else:  # as a restored backup replaces it
         shutil.copy(path, path.with_name("copy"))
         path.with_name("copy").replace(path)
-    with pytest.raises(JournalRefused, match="was moved, removed or replaced while a coordinator writes it"):
+    with pytest.raises(JournalRefused, match="was moved, removed, replaced or cut short while a coordinator writes it"):
         journal.write(rows(a="new"))
     journal.close()
 
