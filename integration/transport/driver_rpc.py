@@ -219,7 +219,11 @@ class Server:
 
     def stop(self) -> None:
         """Refuse new requests, and return when the running requests have ended."""
-        self._server.stop(grace=1.0).wait()
+        try:
+            stopped = self._server.stop(grace=1.0)
+        except RuntimeError:  # gRPC waits on a thread, and Python 3.12 begins none while a process ends
+            stopped = self._server.stop(grace=None)
+        stopped.wait()
         self._threads.shutdown(wait=False)  # gRPC leaves the threads to whoever made them
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,14 @@ def test_a_folder_in_which_no_socket_can_be_made_is_named(tmp_path: Path) -> Non
         f"socket folder {tmp_path}/gone: no socket can be made in it. Hint: see that the folder is writable and its "
         "disk has room for a file, or set XDG_RUNTIME_DIR to another folder."
     )
+
+
+def test_a_server_stops_also_where_the_end_of_the_process_begins_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")  # as Python 3.12 says
+
+    server = Server(sockets.new_address())
+    with monkeypatch.context() as ending:
+        ending.setattr(threading.Thread, "start", refused)
+        server.stop()
+    assert not sockets.answers(Path(server.address.removeprefix("unix:")))
