@@ -15,7 +15,7 @@ from lowmark.integration import LowWatermarkService
 from lowmark.integration.cli.main import app
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.driver import runs
-from lowmark.integration.errors import CoordinatorUnreachable, SessionUnfit
+from lowmark.integration.errors import CoordinatorUnreachable, SessionUnfit, SocketsRefused
 from lowmark.integration.process import sockets
 from lowmark.integration.spark.classic import RunningQuery
 from lowmark.integration.spark.queries import Queries
@@ -96,7 +96,7 @@ def test_a_socket_that_cannot_be_made_leaves_no_thread(
 ) -> None:
     """As where the disk of the sockets' folder is full."""
     monkeypatch.setattr(sockets, "new_address", lambda: f"unix:{tmp_path}/no folder/1.sock")
-    with no_thread_stays(), pytest.raises(RuntimeError, match="Failed to bind to address unix:"):
+    with no_thread_stays(), pytest.raises(SocketsRefused, match="no folder: no socket can be made in it"):
         LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock")
 
 
