@@ -5,7 +5,8 @@ Rule 1: a write is one transaction, synced (WAL, synchronous=FULL). So the datab
 Rule 2: one writer: the process that has the database open. SQLite's lock ends with the process in any case. The folder
         belongs to this user, no other user may write in it, and no link in it is followed.
 Rule 3: an unreadable database is an error, and never counts as empty: low watermarks would go back. Each row has a
-        checksum, because SQLite has one in its WAL only. A database that is not at its path any more is an error, too.
+        checksum, because SQLite has one in its WAL only. A database that is not at its path any more, or was cut
+        short, is an error, too.
 
 The lock is taken before WAL begins, so SQLite needs no memory that processes share (no file ``-shm``), and no further
 descriptor for a write: a coordinator writes while all descriptors are taken.
@@ -122,8 +123,8 @@ class Journal:
         if not self._is_in_place():
             raise JournalRefused(
                 str(self.path),
-                "it was moved, removed or replaced while a coordinator writes it, so the next start would not find "
-                "what is written",
+                "it was moved, removed, replaced or cut short while a coordinator writes it, so the next start would "
+                "not find what is written",
                 "put the file back, with its file -wal if there is one, or begin with what is there, and start "
                 "`lowmark serve` again.",
             )
@@ -137,6 +138,8 @@ class Journal:
                 base.executemany("DELETE FROM part WHERE number = ?", gone)
         except (OSError, sqlite3.Error) as failed:
             raise self._refused(failed) from failed
+        with suppress(OSError):  # the next write notices a missing file
+            self._files = self._present()  # both only grow
         self._last += len(known)
         self._known |= known
         for key in [key for key, state in changes.items() if state is None]:
@@ -168,11 +171,12 @@ class Journal:
         return base
 
     def _is_in_place(self) -> bool:
-        """Whether both paths still name the open files. SQLite would go on writing files that nobody finds."""
+        """Whether both paths still name the open files, whole. SQLite would go on writing files that nobody finds."""
         try:
-            return all(map(os.path.samestat, self._present(), self._files))
+            found = list(zip(self._present(), self._files, strict=True))
         except OSError:
             return False
+        return all(os.path.samestat(now, known) and now.st_size >= known.st_size for now, known in found)
 
     def _present(self) -> list[os.stat_result]:
         """The database and its file ``-wal``, which is there while the database is open. Raises OSError."""
@@ -199,7 +203,7 @@ class Journal:
         except OSError as failed:
             raise self._refused(failed) from failed
         found = os.fstat(opened)
-        if found.st_uid == os.getuid() and not found.st_mode & 0o022:
+        if found.st_uid == os.geteuid() and not found.st_mode & 0o022:
             return opened
         os.close(opened)
         raise JournalRefused(
@@ -220,7 +224,7 @@ class Journal:
             return False
         found = os.fstat(descriptor)
         os.close(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             raise OSError(errno.EPERM, f"{name} is not a file of this user")
         return True
 

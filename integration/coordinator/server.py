@@ -8,7 +8,8 @@ Rule 2: the server waits for no application. A message that an application does 
         message of the same kind for the same task, so the number of its tasks bounds what is kept for it.
 Rule 3: no burst keeps others waiting: a round's questions are spread over a quarter of the interval, and so are its
         answers; a message for every task is put in for 100 tasks at a time; changed rows are encoded bit by bit before
-        they are taken; taking them takes at most a twentieth of the time, and a write at most 2 MiB a second.
+        they are taken; taking them takes at most a twentieth of the time, and a write at most 2 MiB a second, but the
+        last write waits for nothing.
 Rule 4: an application hears news of its tasks on its watch. Speaking for a task makes the task the application's, and
         the application does so again after a lost connection; so the way to a task is no state that could be lost.
 Rule 5: a state that may be half changed, because an error came in the middle of a change, is never used and never
@@ -262,10 +263,12 @@ class CoordinatorServer:
     async def close(self) -> None:
         """End every watch, and let the journal finish. Later statements are not taken."""
         self.closing = True
-        self._hang_up()
-        if self._writing is not None:
-            await asyncio.wait([self._writing])
-        self._writer.shutdown()
+        try:
+            self._hang_up()
+            if self._writing is not None:
+                await asyncio.wait([self._writing])
+        finally:
+            self._writer.shutdown()
 
     # -- how
 
@@ -456,7 +459,7 @@ class CoordinatorServer:
 
     async def _prepare(self) -> None:
         """Wait until the next write may begin, with little left to encode for it then."""
-        while (left := self._rows_at - self._loop.time()) > 0:
+        while not self.closing and (left := self._rows_at - self._loop.time()) > 0:
             more = self._coordinator.encode(_ENCODED_AT_ONCE)
             await asyncio.sleep(0 if more else min(left, _STEP_SECONDS))
         for _ in range(_LAST_TURNS):
@@ -564,8 +567,10 @@ async def serve(
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
     finally:
-        await coordinator.close()
-        await server.stop(_GRACE_SECONDS)
+        try:
+            await coordinator.close()
+        finally:
+            await server.stop(_GRACE_SECONDS)
     if coordinator.failed.done():
         coordinator.failed.result()
 

@@ -760,7 +760,7 @@ class LowWatermarkService:
             atexit.unregister(self.stop)
             self._queries.close()
             if queries_run:
-                threading.Thread(target=self._close_door_after_queries, name="lowmark-door", daemon=True).start()
+                Worker("lowmark-door", self._close_door_after_queries).start()
             else:  # before the loop, which may still answer a heartbeat
                 self._close_door()
             if self._metrics is not None:
@@ -792,8 +792,8 @@ class LowWatermarkService:
         return self._loop.call(work, action, seconds=seconds)
 
     def _close_door_after_queries(self) -> None:
-        """Answer the queries of a failed service until each query has ended with the service's error."""
-        while any(query.active for query in self._queries):
+        """Answer the queries of a failed service until each has ended with the service's error, or Spark is gone."""
+        while self._queries.any_active():
             sleep(_LOOK_SECONDS)
         self._close_door()
 

@@ -39,8 +39,8 @@ def folders() -> list[Path]:
     # /tmp is a candidate, too, because $TMPDIR may have a path too long for a socket.
     shared = os.environ.get("TMPDIR", ""), "/tmp"  # noqa: S108
     # The folder of logins comes late, because systemd removes it at the last logout, and a service may run on.
-    bases = [*own, *shared, f"{_LOGINS}/{os.getuid()}", _home()]
-    return list(dict.fromkeys(Path(base) / f"lowmark-{os.getuid()}" for base in bases if Path(base).is_absolute()))
+    bases = [*own, *shared, f"{_LOGINS}/{os.geteuid()}", _home()]
+    return list(dict.fromkeys(Path(base) / f"lowmark-{os.geteuid()}" for base in bases if Path(base).is_absolute()))
 
 
 def _home() -> str:
@@ -114,10 +114,10 @@ def check_private(folder: Path) -> None:
     all_may_write = stat.S_ISVTX | stat.S_IWOTH
     if stat.S_ISDIR(found.st_mode) and found.st_mode & all_may_write == all_may_write:  # for root, too
         raise SocketsRefused(str(folder), "it is for all users, as /tmp is", "name one that only you can enter.")
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise SocketsRefused(
             str(folder),
-            f"expected a folder of user {os.getuid()}, found one of user {found.st_uid}"
+            f"expected a folder of user {os.geteuid()}, found one of user {found.st_uid}"
             if stat.S_ISDIR(found.st_mode)
             else "it is not a folder",
             "have it removed, or set XDG_RUNTIME_DIR to a folder that only you can enter.",
@@ -138,7 +138,7 @@ def _is_folder(path: str | Path) -> bool:
 
 def _somebody_elses(folder: Path) -> bool:
     try:
-        return folder.lstat().st_uid != os.getuid()
+        return folder.lstat().st_uid != os.geteuid()
     except OSError:
         return False
 

@@ -11,4 +11,4 @@ def user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may have no name for its user
-        return f"user {os.getuid()}"
+        return f"user {os.geteuid()}"

@@ -381,7 +381,7 @@ class _Checkpoint:
         """Return a sign that a query runs on it somewhere, and the remedy; None without a sign."""
         hint = "stop the query; if it has ended, say so: --stopped (stopped=True)."
         planned, committed = (batches(self._store, folder)[:1] for folder in ("offsets", "commits"))
-        if planned and planned != committed:
+        if planned > committed:  # committed may be newer: people remove a plan to run its batch again
             return f"batch {planned[0]} is planned and not committed, so a query may be running it", hint
         files = [f"commits/{batch}" for batch in committed]
         if last is None or [last.entries[0].name] != [str(batch) for batch in planned]:  # else the change wrote it

@@ -170,6 +170,7 @@ class LocalStore:
             _unlink(part, folder)  # left by a killed command, or made by someone else
             try:
                 with os.fdopen(_open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder), "wb") as file:
+                    _give(file.fileno(), folder)
                     file.write(text.encode())
                     file.flush()
                     os.fsync(file.fileno())
@@ -214,11 +215,15 @@ class LocalStore:
         try:
             for name in folder.parts:
                 _check_name(name)
+                made = False
                 if make:
                     with suppress(FileExistsError):
                         os.mkdir(name, dir_fd=opened)
                         os.fsync(opened)  # as for a file: without it a lost power would take the whole folder
+                        made = True
                 inner = _open(name, os.O_RDONLY, opened, stat.S_ISDIR)
+                if made:
+                    _give(inner, opened)
                 os.close(opened)
                 opened = inner
             yield opened
@@ -249,6 +254,14 @@ def _open(name: str, how: int, folder: int, is_kind: Callable[[int], bool] = sta
     if stat.S_ISDIR(mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
     raise OSError(errno.EPERM, "it is a pipe, a socket or a device, and no file")
+
+
+def _give(new: int, folder: int) -> None:
+    """Give what root made to the owner of its folder, whose query must read it and write beside it."""
+    if os.geteuid() == 0:
+        owner = os.fstat(folder)
+        with suppress(OSError):  # some file systems and containers let nobody give files away
+            os.fchown(new, owner.st_uid, owner.st_gid)
 
 
 def _unlink(name: str, folder: int) -> None:

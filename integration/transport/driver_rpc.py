@@ -20,9 +20,10 @@ from lowmark.integration.errors import (
     ServiceFailed,
     ServiceStopped,
     ServiceUnreachable,
+    SocketsRefused,
 )
 from lowmark.integration.process.codec import Answer, Codec, Method, Question, Row
-from lowmark.integration.process.sockets import is_full, target
+from lowmark.integration.process.sockets import UNIX, is_full, target
 from lowmark.integration.process.user import user
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.worker import WorkerDied
@@ -195,6 +196,9 @@ class Server:
     Args:
         address: ``unix:/path/of/socket``.
         handlers: the handlers of its methods, made by `handler`.
+
+    Raises:
+        SocketsRefused: no socket can be made there.
     """
 
     def __init__(self, address: str, *handlers: tuple[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
@@ -202,12 +206,24 @@ class Server:
         self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="lowmark-rpc")
         self._server = grpc.server(self._threads, options=_OPTIONS)
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, dict(handlers))])
-        self._server.add_insecure_port(target(address))
+        try:
+            self._server.add_insecure_port(target(address))
+        except RuntimeError as failed:  # whose text names no cause
+            raise SocketsRefused(
+                address.removeprefix(UNIX).rpartition("/")[0],
+                "no socket can be made in it",
+                "see that the folder is writable and its disk has room for a file, or set XDG_RUNTIME_DIR to another "
+                "folder.",
+            ) from failed
         self._server.start()
 
     def stop(self) -> None:
         """Refuse new requests, and return when the running requests have ended."""
-        self._server.stop(grace=1.0).wait()
+        try:
+            stopped = self._server.stop(grace=1.0)
+        except RuntimeError:  # gRPC waits on a thread, and Python 3.12 begins none while a process ends
+            stopped = self._server.stop(grace=None)
+        stopped.wait()
         self._threads.shutdown(wait=False)  # gRPC leaves the threads to whoever made them
 
 

@@ -14,6 +14,7 @@ import pytest
 from lowmark.integration.coordinator import messages, server
 from lowmark.integration.coordinator.access import Caller, Door, read_token
 from lowmark.integration.coordinator.ask import ask_status
+from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.messages import News, Refused, Say, Taken
 from lowmark.integration.coordinator.server import CoordinatorServer, Watcher, restore, serve
@@ -44,13 +45,14 @@ from tests.integration.coordinator.coordinator_scene import (
 from tests.integration.coordinator.serving import (
     TOKEN,
     asked,
+    beginning,
     certificate,
     reply,
     rose,
     serving,
     token_file,
 )
-from tests.servers.local import wait_until
+from tests.servers.local import no_thread_stays, wait_until
 
 # -- rounds over a watch
 
@@ -522,7 +524,7 @@ def test_a_failing_journal_is_an_error_to_the_sender_and_ends_the_process(folder
         def ready(_address: str) -> None:
             calls.append(asyncio.ensure_future(asyncio.to_thread(register)))
 
-        with pytest.raises(JournalRefused, match="was moved, removed or replaced"):
+        with pytest.raises(JournalRefused, match="was moved, removed, replaced or cut short"):
             await serve(coordinator, Door(f"unix:{folder}/c.sock"), stop=asyncio.Event(), ready=ready)
         assert await calls[0] is grpc.StatusCode.UNAVAILABLE
         kept.close()
@@ -645,6 +647,38 @@ def test_open_calls_do_not_keep_the_process_from_ending(folder: Path, monkeypatc
             next(talk.call)
         assert status_of(talk.call) is grpc.StatusCode.UNAVAILABLE
         assert "the coordinator ends" in talk.call.details()
+
+
+def test_a_pause_between_two_writes_does_not_keep_the_process_from_ending(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_JOURNAL_BYTES", 1)  # a second of pause for each byte; `serving` waits for 20 seconds
+    journal = folder / "state" / "j"
+    with serving(Door(f"unix:{folder}/c.sock"), journal=journal) as address:
+        with CoordinatorClient(Caller(address)) as first:
+            first.reach()
+            first.register(beginning(who(0)))  # answered, and so written, before the client is closed
+        with CoordinatorClient(Caller(address)) as second:
+            second.register(beginning(who(1)))
+            wait_until(lambda: len(ask_status(Caller(address)).coordinator.sources[0].tasks) == 2, "a write is due")
+    kept = Journal(journal)
+    assert restore(kept, 0).lives(who(1))
+    kept.close()
+
+
+def test_an_error_at_its_end_leaves_no_listener_and_no_thread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_coordinator: CoordinatorServer) -> None:
+        raise RuntimeError("planted")
+
+    def run() -> None:
+        with serving(Door(f"unix:{folder}/c.sock")) as address, CoordinatorClient(Caller(address)) as client:
+            client.register(beginning(who(0)))
+            wait_until(lambda: ask_status(Caller(address)).coordinator.sources, "the journal has it")
+
+    monkeypatch.setattr(CoordinatorServer, "_hang_up", fail)
+    with no_thread_stays("lowmark-journal"), pytest.raises(RuntimeError, match="planted") as failed:
+        run()
+    assert not answers(folder / "c.sock"), failed  # whose stack keeps the server
 
 
 def test_an_oversized_message_is_refused_and_nothing_else_disturbed(channel: grpc.Channel) -> None:

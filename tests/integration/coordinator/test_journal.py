@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ from lowmark.watermark.protocol import ReplyLowWatermark, TaskRegistered
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
 from lowmark.watermark.tasks.snapshot import ChangedRows, Rows
+
+from tests.rights import without_rights_of_root
 
 TASK = TaskId("job", "orders", "0")
 
@@ -276,7 +279,10 @@ def test_a_folder_in_which_others_may_write_is_refused(tmp_path: Path, mode: int
     Journal(folder / "own" / "j").close()
 
 
-@pytest.mark.parametrize("away", ["folder moved", "folder replaced", "moved", "removed", "replaced", "-wal removed"])
+@pytest.mark.parametrize(
+    "away",
+    ["folder moved", "folder replaced", "moved", "removed", "replaced", "cut short", "-wal removed", "-wal emptied"],
+)
 def test_a_file_that_the_next_start_would_not_find_is_not_written(path: Path, away: str) -> None:
     journal = Journal(path)
     journal.write(rows(a="old"))
@@ -290,10 +296,14 @@ def test_a_file_that_the_next_start_would_not_find_is_not_written(path: Path, aw
         path.unlink()
     elif away == "-wal removed":
         path.with_name("journal-wal").unlink()
+    elif away == "-wal emptied":
+        os.truncate(path.with_name("journal-wal"), 0)
+    elif away == "cut short":  # as `cp` begins to write over it
+        os.truncate(path, 0)
     else:  # as a restored backup replaces it
         shutil.copy(path, path.with_name("copy"))
         path.with_name("copy").replace(path)
-    with pytest.raises(JournalRefused, match="was moved, removed or replaced while a coordinator writes it"):
+    with pytest.raises(JournalRefused, match="was moved, removed, replaced or cut short while a coordinator writes it"):
         journal.write(rows(a="new"))
     journal.close()
 
@@ -320,6 +330,15 @@ def test_a_coordinator_comes_back_from_it(path: Path) -> None:
     journal.write(told().take_changes())
     assert restore(journal, 2_000_000).low_watermark_us("job", "orders") == 42
     journal.close()
+
+
+def test_a_process_that_has_become_another_user_has_its_journal_in_that_users_folder() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o777)
+        with without_rights_of_root():
+            for _ in range(2):  # the second finds the file
+                with closing(Journal(Path(place) / "own" / "journal")) as journal:
+                    assert journal.read() == {}
 
 
 def test_without_a_file_a_coordinator_is_new(path: Path) -> None:

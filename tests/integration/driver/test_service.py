@@ -15,8 +15,9 @@ from lowmark.integration import LowWatermarkService
 from lowmark.integration.cli.main import app
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.driver import runs
-from lowmark.integration.errors import CoordinatorUnreachable, SessionUnfit
+from lowmark.integration.errors import CoordinatorUnreachable, SessionUnfit, SocketsRefused
 from lowmark.integration.process import sockets
+from lowmark.integration.spark.classic import RunningQuery
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.mapped import MappedMeasure
@@ -24,6 +25,7 @@ from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import WatermarkStrategy
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQueryManager
 from typer.testing import CliRunner
 
 from tests.integration.feed import Feed, start, us, windows
@@ -94,7 +96,7 @@ def test_a_socket_that_cannot_be_made_leaves_no_thread(
 ) -> None:
     """As where the disk of the sockets' folder is full."""
     monkeypatch.setattr(sockets, "new_address", lambda: f"unix:{tmp_path}/no folder/1.sock")
-    with no_thread_stays(), pytest.raises(RuntimeError, match="Failed to bind to address unix:"):
+    with no_thread_stays(), pytest.raises(SocketsRefused, match="no folder: no socket can be made in it"):
         LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock")
 
 
@@ -189,6 +191,27 @@ def test_a_service_that_an_error_ended_says_so_to_all_and_makes_room_for_the_nex
         again.settle()
     assert again.dropped == 0
     assert {(at, split, n) for at, split, n in [*ran.rows, *again.rows] if split == "new"} == {(110.0, "new", 2)}
+
+
+def test_a_failed_service_closes_its_socket_if_spark_ends_before_the_queries_heard_of_the_error(
+    spark: SparkSession, feed: Feed, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: object) -> bool:
+        raise ConnectionRefusedError("no JVM listens")
+
+    dead = LowWatermarkService(spark)
+    ran = start(windows(dead.wrap(feed.df, name="orders", event_time="ts", split="split"), "split"), checkpoint)
+    feed.put(("a", 1, 100))
+    ran.settle()
+    with monkeypatch.context() as jvm:
+        jvm.setattr(dead._answers, "_heartbeat", lambda _: None)  # the query does not hear of the error
+        dead._loop.post(lambda: 1 / 0)
+        wait_until(lambda: dead.failed is not None, "the loop has ended")
+        dead.stop()
+        jvm.setattr(RunningQuery, "active", property(gone))
+        jvm.setattr(StreamingQueryManager, "active", property(gone))
+        wait_until(lambda: not Path(dead.address.removeprefix("unix:")).exists(), "nobody asks it any more")
+    ran.query.stop()
 
 
 def test_a_dead_service_is_found_by_nobody(spark: SparkSession) -> None:

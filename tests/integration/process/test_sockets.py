@@ -23,7 +23,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     """A runtime folder for one test, and no other place to look in; its short name leaves room for a socket's path."""
     place = tmp_path_factory.mktemp("r")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
-    only = place / f"lowmark-{os.getuid()}"
+    only = place / f"lowmark-{os.geteuid()}"
     monkeypatch.setattr(sockets, "folders", lambda: [only])
     return only
 
@@ -108,10 +108,24 @@ def test_nobody_is_told_to_close_a_folder_of_all_users(runtime: Path) -> None:
 
 def test_somebody_elses_folder_is_refused(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime.mkdir(mode=0o700)
-    mine = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    mine = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
     with pytest.raises(SocketsRefused, match=f"expected a folder of user {mine + 1}, found one of user {mine}"):
         sockets.new_address()
+
+
+def test_a_process_that_has_become_another_user_makes_and_finds_that_users_sockets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o777)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", place)
+        with without_rights_of_root():
+            user, address = os.geteuid(), sockets.new_address()
+            assert address.startswith(f"unix:{place}/lowmark-{user}/")
+            with listening(address):
+                assert address in sockets.find_addresses()
 
 
 def test_a_link_to_a_private_folder_is_refused(runtime: Path, tmp_path: Path) -> None:
@@ -162,7 +176,7 @@ def test_the_last_place_is_in_the_users_home_where_nobody_else_can_take_it(
     monkeypatch.undo()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "shared"))
-    assert sockets.folders()[-1] == tmp_path / ".cache" / f"lowmark-{os.getuid()}"
+    assert sockets.folders()[-1] == tmp_path / ".cache" / f"lowmark-{os.geteuid()}"
     monkeypatch.setattr(sockets, "folders", lambda: [tmp_path / ".cache" / "own"])
     assert sockets.new_address().startswith(f"unix:{tmp_path}/.cache/own/")
     monkeypatch.setenv("HOME", "relative")
@@ -191,7 +205,7 @@ def test_a_service_outlives_the_login_of_its_user_and_is_found_by_cron(
 ) -> None:
     """At the last logout systemd removes the runtime folder, and a query that begins later found no service."""
     monkeypatch.undo()
-    runtime = tmp_path / str(os.getuid())
+    runtime = tmp_path / str(os.geteuid())
     runtime.mkdir(mode=0o700)
     (tmp_path / "t").mkdir()
     monkeypatch.setattr(sockets, "_LOGINS", str(tmp_path))
@@ -225,7 +239,7 @@ def test_the_runtime_folder_comes_first_and_a_missing_one_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    name = f"lowmark-{os.getuid()}"
+    name = f"lowmark-{os.geteuid()}"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert sockets.folders()[0] == tmp_path / name
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))

@@ -426,6 +426,20 @@ def test_a_log_that_was_just_written_may_have_a_query(native: Path) -> None:
     leave(native)  # the command's own writes are no sign of a running query
 
 
+def test_a_batch_whose_plan_was_removed_by_hand_to_run_it_again_is_no_sign_of_a_query(native: Path) -> None:
+    (native / "offsets/4").unlink()  # commits/4 is still there, and batch 3 is committed
+    assert str(adopt(native, "orders")).splitlines()[0] == 'added the heartbeat of "orders", in offsets/3, offsets/2'
+
+
+def test_what_root_writes_is_of_the_user_whose_query_goes_on_from_it(native: Path) -> None:
+    owner = (12_345, 54_321) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    for path in (native, *native.rglob("*")):
+        os.chown(path, *owner)
+    adopt(native, "orders")
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in native.rglob("*")} == {owner}
+    assert (native / "lowmark/changes/1.json").exists()
+
+
 def test_a_dry_run_says_what_the_command_would_be_refused_for_now(native: Path) -> None:
     os.utime(native / "commits/4")
     would = adopt(native, "orders", dry_run=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 import pytest
-from lowmark.integration.errors import MalformedMessage, ServiceFailed, UnknownStream
+from lowmark.integration.errors import MalformedMessage, ServiceFailed, SocketsRefused, UnknownStream
 from lowmark.integration.process import sockets
 from lowmark.integration.transport.driver_rpc import STATUS, Client, Server, StatusReply, StatusRequest, handler
 
@@ -58,3 +61,23 @@ def test_an_error_with_a_long_stack_of_java_comes_with_its_beginning_and_is_whol
     told = told_of(RuntimeError(f"o7.lastProgress failed\n{stack}"))
     assert "UNKNOWN: Exception calling application: o7.lastProgress failed" in told
     assert all(f"Dataset.withAction({n})" in caplog.text for n in range(1_000))
+
+
+def test_a_folder_in_which_no_socket_can_be_made_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SocketsRefused) as refused:  # also on a disk that has no room for a file more
+        Server(f"unix:{tmp_path}/gone/c.sock")
+    assert str(refused.value) == (
+        f"socket folder {tmp_path}/gone: no socket can be made in it. Hint: see that the folder is writable and its "
+        "disk has room for a file, or set XDG_RUNTIME_DIR to another folder."
+    )
+
+
+def test_a_server_stops_also_where_the_end_of_the_process_begins_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")  # as Python 3.12 says
+
+    server = Server(sockets.new_address())
+    with monkeypatch.context() as ending:
+        ending.setattr(threading.Thread, "start", refused)
+        server.stop()
+    assert not sockets.answers(Path(server.address.removeprefix("unix:")))
