@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import closing
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ import typer
 from lowmark.integration.console import print_error
 from lowmark.integration.errors import CoordinatorUnreachable, NoService, ServiceUnreachable, UnknownStream
 from lowmark.integration.verdict import verdict
+from lowmark.sources.worker import Worker, answer
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.access import Caller
@@ -43,27 +46,27 @@ def ask(
 
     Raises NoService, UnknownStream; ServiceUnreachable, if all services are silent, or the one at `connect` is.
     """
-    from lowmark.integration.coordinator.access import Caller
-    from lowmark.integration.coordinator.ask import ask_status
     from lowmark.integration.process import sockets
-    from lowmark.integration.transport.driver_rpc import Client, StatusRequest, is_coordinator, why_silent
+    from lowmark.integration.transport.driver_rpc import StatusReply, why_silent
 
-    services, coordinators = [], []
+    services: Services = []
+    coordinators: Coordinators = []
     silent: dict[str, ServiceUnreachable] = {}
-    for address in [connect] if connect is not None else sockets.find_addresses():
+    for address, told in _side_by_side(connect, token_file, limit):
         try:
-            with closing(Client(address)) as client:
-                services.append((address, client.status(StatusRequest(limit=limit))))
+            answered = told.result()
+        except CoordinatorUnreachable as refused:
+            tell(str(refused))
         except ServiceUnreachable as other:
             if connect is not None:
                 raise
-            if is_coordinator(other):
-                try:
-                    coordinators.append((address, ask_status(Caller(address, token_file=token_file), limit=limit)))
-                except CoordinatorUnreachable as refused:
-                    tell(str(refused))
-            elif (why := why_silent(other)) is not None:
+            if (why := why_silent(other)) is not None:
                 silent[why] = other
+        else:
+            if isinstance(answered, StatusReply):
+                services.append((address, answered))
+            else:
+                coordinators.append((address, answered))
     if not services and not coordinators:
         raise next(iter(silent.values())) if silent else NoService(tuple(map(str, sockets.folders())))
     for why in silent:
@@ -75,6 +78,31 @@ def ask(
     return (services, coordinators) if name is None else _only(name, services, coordinators)
 
 
+def _side_by_side(
+    connect: str | None, token_file: Path | None, limit: int | None
+) -> list[tuple[str, Future[StatusReply | StatusAnswer]]]:
+    """Ask the service at `connect`, or each service and coordinator; one by one, each that hangs would take 10 s."""
+    from lowmark.integration.coordinator.access import Caller
+    from lowmark.integration.coordinator.ask import ask_status
+    from lowmark.integration.process import sockets
+    from lowmark.integration.transport.driver_rpc import Client, StatusRequest, is_coordinator
+
+    def look(address: str) -> StatusReply | StatusAnswer:
+        try:
+            with closing(Client(address)) as client:
+                return client.status(StatusRequest(limit=limit))
+        except ServiceUnreachable as other:
+            if connect is not None or not is_coordinator(other):
+                raise
+            return ask_status(Caller(address, token_file=token_file), limit=limit)
+
+    addresses = [connect] if connect is not None else sockets.find_addresses()
+    asked: list[tuple[str, Future[StatusReply | StatusAnswer]]] = [(address, Future()) for address in addresses]
+    for address, told in asked:
+        Worker("lowmark-ask", partial(answer, told, partial(look, address))).start()
+    return asked
+
+
 def ask_coordinator(caller: Caller, name: str | None, connect: str | None, limit: int | None) -> StatusAnswer:
     """Ask a coordinator; with a name, only for sources of that name. Raises CoordinatorUnreachable, UnknownStream."""
     from lowmark.integration.coordinator.ask import ask_status
@@ -83,8 +111,8 @@ def ask_coordinator(caller: Caller, name: str | None, connect: str | None, limit
 
     if connect is not None:
         raise typer.BadParameter("--connect asks a service and --coordinator a coordinator; pass one of them")
-    answer = ask_status(caller, limit=limit)
-    return answer if name is None else only(name, answer)
+    seen = ask_status(caller, limit=limit)
+    return seen if name is None else only(name, seen)
 
 
 def _only(name: str, services: Services, coordinators: Coordinators) -> tuple[Services, Coordinators]:

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -424,6 +425,20 @@ def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
         process.kill()
         process.communicate()
     assert call("check")[::2] == (1, "")
+
+
+def test_services_are_asked_side_by_side(driver: Driver) -> None:
+    """One after the other, ten drivers that hang would take ten times the deadline of one."""
+    all_asked = threading.Barrier(2)
+
+    def wait(_: StatusRequest) -> StatusReply:
+        all_asked.wait(timeout=5)
+        return StatusReply("app", 1, [], [])
+
+    with ExitStack() as servers:
+        for n in range(2):
+            servers.callback(Server(driver.address.replace(".sock", f"-{n}.sock"), handler(STATUS, wait)).stop)
+        assert call("status")[::2] == (0, "")
 
 
 def test_a_driver_that_is_stopped_for_so_long_that_its_queue_is_full_is_told_all_the_same(driver: Driver) -> None:
