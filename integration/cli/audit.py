@@ -237,8 +237,6 @@ def _question(
 ) -> Question:
     from lowmark.integration.audit.audit import Question
 
-    if rows_per_batch is not None and trigger is not None:
-        raise typer.BadParameter("--rows-per-batch and --trigger: a batch is cut by one of them")
     newest = None if everything or last is not None else rows
     return Question.of(delays or (), window, rows_per_batch, trigger, rows=newest, last=last, prefix="--")
 
