@@ -243,6 +243,8 @@ def _question(
 
 def _local(text: str) -> Path:
     """The path of a file on this machine, given as a path or a URI."""
+    if not text:  # as of a variable that a shell does not know: the files of the current folder would be read
+        raise typer.BadParameter("the path is empty; name a file or a folder, or . for the current one")
     named = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)", text)
     if named is None:
         return Path(text)
