@@ -40,7 +40,8 @@ def ask(
 
     Args:
         limit: number of splits of a stream, and of tasks at a coordinator.
-        ended: whether all queries that ended are among the streams; else those that failed, and do not run again.
+        ended: whether all queries that ended are among the streams; else those that failed, and do not run again, and
+            those of a named stream that no running query has.
         hung: receives the errors of services that exist and give no status; `tell` hears of them, too.
         tell: called with a line on each service or coordinator that does not answer.
 
@@ -73,9 +74,10 @@ def ask(
         tell(why)
     if hung is not None:
         hung += silent.values()
-    if not ended:
-        services = _running_or_failed(services)
-    return (services, coordinators) if name is None else _only(name, services, coordinators)
+    shown = services if ended else _running_or_failed(services)
+    if name is None:
+        return shown, coordinators
+    return _only(name, shown if name in _names(shown) else services, coordinators)
 
 
 def _side_by_side(
@@ -119,7 +121,7 @@ def _only(name: str, services: Services, coordinators: Coordinators) -> tuple[Se
     """Return the services and coordinators that have a stream, with that stream alone."""
     from .show_coordinator import only
 
-    known = {str(stream["name"]) for _, reply in services for stream in reply.streams}
+    known = _names(services)
     shared = {source.source_id for _, answer in coordinators for source in answer.coordinator.sources}
     if name not in known | shared:
         raise UnknownStream(name, tuple(sorted(known | shared)))
@@ -127,6 +129,10 @@ def _only(name: str, services: Services, coordinators: Coordinators) -> tuple[Se
         [(a, r) for a, whole in services if (r := _kept(whole, lambda stream: stream["name"] == name)).streams],
         [(a, only(name, r)) for a, r in coordinators if any(s.source_id == name for s in r.coordinator.sources)],
     )
+
+
+def _names(services: Services) -> set[str]:
+    return {str(stream["name"]) for _, reply in services for stream in reply.streams}
 
 
 def _running_or_failed(services: Services) -> Services:
