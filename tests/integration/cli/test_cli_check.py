@@ -416,6 +416,8 @@ def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
         assert f"lowmark: {json.loads(call('check', '--json')[1])['error']}\n" == told
         assert call("check", "orders")[0] == 0
         assert call("status")[::2] == (0, told)
+        for command in ("status", "explain"):
+            assert f"lowmark: {json.loads(call(command, '--json')[1])['error']}\n" == told
         driver.runs[0] = run("t2", stands=10 * MINUTE, unread=9)
         assert call("check")[0] == 1  # a known stuck stream comes before an unreachable service
         code, out, err = call("check", "--connect", address)
