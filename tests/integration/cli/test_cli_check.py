@@ -549,6 +549,12 @@ def test_status_and_explain_show_a_query_that_failed_until_it_runs_again(driver:
     assert told() != mark
 
 
+def test_a_stream_whose_query_has_not_begun_is_not_said_to_need_a_wrap_alone(driver: Driver) -> None:
+    """A service tells of a stream from the first batch of a query on."""
+    code, _, err = call("status", "orders", "--connect", driver.address)
+    assert (code, "Hint: wrap or read a stream under that name, and start its query." in err) == (1, True)
+
+
 # --- watching ---
 
 
