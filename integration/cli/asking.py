@@ -73,7 +73,7 @@ def ask(
     for why in silent:
         tell(why)
     if hung is not None:
-        hung += silent.values()
+        hung += (each for each in silent.values() if sockets.is_service(each.address))
     shown = services if ended else _running_or_failed(services)
     if name is None:
         return shown, coordinators

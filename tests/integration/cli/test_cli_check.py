@@ -429,6 +429,19 @@ def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
     assert call("check")[::2] == (1, "")
 
 
+def test_a_coordinator_that_hangs_is_no_driver_that_hangs(driver: Driver) -> None:
+    """A probe of a driver would start the driver again, because its exit code is 2."""
+    address = sockets.new_address("coordinator.sock")
+    with socket.socket(socket.AF_UNIX) as stopped, socket.socket(socket.AF_UNIX) as earlier:
+        stopped.bind(address.removeprefix("unix:"))
+        stopped.listen(0)
+        earlier.connect(address.removeprefix("unix:"))
+        driver.runs.append(run())
+        told = f"lowmark: the coordinator at {address} is there and does not answer: it hangs, or is stopped\n"
+        assert call("check") == (0, "orders, query q: moving\n", told)
+        assert call("status")[::2] == (0, told)
+
+
 def test_services_are_asked_side_by_side(driver: Driver) -> None:
     """One after the other, ten drivers that hang would take ten times the deadline of one."""
     all_asked = threading.Barrier(2)
