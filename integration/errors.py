@@ -120,7 +120,7 @@ class UnknownStream(LowmarkError, LookupError):
     @property
     def _next(self) -> str:
         near = get_close_matches(str(self.stream), self.known, n=1)
-        return f'did you mean "{near[0]}"?' if near else "wrap a DataFrame under that name first."
+        return f'did you mean "{near[0]}"?' if near else "wrap or read a stream under that name, and start its query."
 
 
 class NotComplete(LowmarkError, TimeoutError):

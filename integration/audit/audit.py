@@ -56,6 +56,8 @@ class Question:
         """
         _check_rows(rows_per_batch, f"{prefix}rows_per_batch")
         _check_rows(rows, f"{prefix}rows")
+        if rows_per_batch is not None and trigger is not None:
+            raise AuditImpossible(f"{prefix}trigger: a number of rows cuts batches already", "leave one of them out.")
         return cls(
             tuple(duration_us(delay, what=f"{prefix}delay") for delay in delays) if delays else _DELAYS_US,
             None if window is None else _length_us(window, f"{prefix}window"),

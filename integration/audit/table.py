@@ -98,9 +98,8 @@ def audit_table(
     columns = [split] if isinstance(split, str) else list(split)
     timed = _check(df, columns, event_time, order)
     question = Question.of(delays, window, rows_per_batch, trigger, rows=rows)
-    if trigger is not None and (rows_per_batch is not None or not timed):
-        why = "rows_per_batch cuts batches" if rows_per_batch is not None else f"order column {order!r} is no time"
-        raise AuditImpossible(f"trigger: {why}", "leave trigger out.")
+    if trigger is not None and not timed:
+        raise AuditImpossible(f"trigger: order column {order!r} is no time", "leave trigger out.")
     named = F.concat_ws("/", *(_shown(df, each) for each in columns))
     at = F.unix_micros(quoted(order)) if timed else F.col(quoted(order)).cast("long")
     narrow = df.select(named.alias(_SPLIT), F.unix_micros(quoted(event_time)).alias(_TIME), at.alias(_ORDER)).where(

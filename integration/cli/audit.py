@@ -237,14 +237,14 @@ def _question(
 ) -> Question:
     from lowmark.integration.audit.audit import Question
 
-    if rows_per_batch is not None and trigger is not None:
-        raise typer.BadParameter("--rows-per-batch and --trigger: a batch is cut by one of them")
     newest = None if everything or last is not None else rows
     return Question.of(delays or (), window, rows_per_batch, trigger, rows=newest, last=last, prefix="--")
 
 
 def _local(text: str) -> Path:
     """The path of a file on this machine, given as a path or a URI."""
+    if not text:  # as of a variable that a shell does not know: the files of the current folder would be read
+        raise typer.BadParameter("the path is empty; name a file or a folder, or . for the current one")
     named = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)", text)
     if named is None:
         return Path(text)

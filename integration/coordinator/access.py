@@ -172,15 +172,7 @@ class Door:
             raise AddressRefused(
                 self.address, "TLS is for host:port; a socket's folder is its lock", "leave the TLS options out."
             )
-        path = Path(self.address.removeprefix(sockets.UNIX))
-        if not path.is_absolute():
-            raise AddressRefused(self.address, "the path is relative", "write unix:/path/of/socket.")
-        if len(os.fsencode(path)) > sockets.LONGEST_PATH_BYTES:
-            raise AddressRefused(
-                self.address,
-                f"a socket's path has {sockets.LONGEST_PATH_BYTES} bytes at most, this one {len(os.fsencode(path))}",
-                "name a shorter one.",
-            )
+        path = _socket_path(self.address)
         try:
             path.parent.lstat()
         except FileNotFoundError:
@@ -231,7 +223,9 @@ class Caller:
     tls_key: Path | None = None
 
     def __post_init__(self) -> None:
-        if not self.address.startswith(sockets.UNIX):
+        if self.address.startswith(sockets.UNIX):
+            _socket_path(self.address)  # nobody can listen at another path, and gRPC would try it for ever
+        else:
             _check_host_port(self.address)
             if missing := _missing({"tls_ca": self.tls_ca, "token_file": self.token_file}):
                 raise AddressRefused(
@@ -304,6 +298,17 @@ def _missing(files: dict[str, Path | None]) -> str:
     """Say which of these files are not given; empty if all are."""
     names = [name for name, file in files.items() if file is None]
     return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing" if names else ""
+
+
+def _socket_path(address: str) -> Path:
+    """Return the path of the socket at an address. Raises AddressRefused for one at which no process can listen."""
+    path = Path(address.removeprefix(sockets.UNIX))
+    if not path.is_absolute():
+        raise AddressRefused(address, "the path is relative", "write unix:/path/of/socket.")
+    if (length := len(os.fsencode(path))) > sockets.LONGEST_PATH_BYTES:
+        most = f"a socket's path has {sockets.LONGEST_PATH_BYTES} bytes at most"
+        raise AddressRefused(address, f"{most}, this one {length}", "name a shorter one.")
+    return path
 
 
 def _check_host_port(address: str) -> None:

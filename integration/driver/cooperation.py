@@ -247,9 +247,8 @@ class _OwnGroups:
         return self._group_of[task].cap()
 
     def standing(self, task: TaskId) -> tuple[GroupStatus, MemberStatus]:
-        status = self._group_of[task].status()
-        (member,) = (member for member in status.members if member.task == task)
-        return status, member
+        status = self._group_of[task].status(only=task)
+        return status, status.members[0]
 
     def statuses(self) -> tuple[GroupStatus, ...]:
         """The status of every group that has ever had a member, by name."""

@@ -110,8 +110,8 @@ class LowWatermarkService:
         ServiceRefused: a job, or `require_coordinator`, without a coordinator; `job_queries` or `job_away` without a
             job; a job with less than one query; an invalid port.
         InvalidDuration: `job_away` is no duration.
-        AddressRefused, TokenRefused: an argument that the coordinator's address needs is missing, or a file cannot be
-            used.
+        AddressRefused, TokenRefused: the coordinator's address is none, an argument that it needs is missing, or a file
+            cannot be used.
         CoordinatorUnreachable: the coordinator does not answer, and `require_coordinator` is set.
         MetricsUnavailable, PageUnavailable: no server can listen at the port.
 

@@ -92,6 +92,15 @@ def find_addresses() -> list[str]:
     return sorted(found)
 
 
+def is_service(address: str) -> bool:
+    """Whether the name of a socket begins with a process, as `new_address` names that of a service, no coordinator's.
+
+    >>> is_service("unix:/run/lowmark-0/17-1a2b3c4d.sock"), is_service("unix:/run/lowmark-0/coordinator.sock")
+    (True, False)
+    """
+    return _PID.fullmatch(Path(address).name.partition("-")[0]) is not None
+
+
 def remove(address: str) -> None:
     """Remove a socket that its server has left."""
     Path(address.removeprefix(UNIX)).unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from lowmark.integration.errors import (
     SocketsRefused,
 )
 from lowmark.integration.process.codec import Answer, Codec, Method, Question, Row
-from lowmark.integration.process.sockets import UNIX, is_full, target
+from lowmark.integration.process.sockets import UNIX, is_full, is_service, target
 from lowmark.integration.process.user import user
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.worker import WorkerDied
@@ -333,6 +333,8 @@ _DEAD = "INTERNAL: "  # an error has ended the thread that would answer
 
 def why_silent(failed: ServiceUnreachable) -> str | None:
     """Say why a service that was found gives no status; None if it has ended, or is a coordinator."""
+    if hangs(failed) and not is_service(failed.address):
+        return f"the coordinator at {failed.address} is there and does not answer: it hangs, or is stopped"
     if hangs(failed):
         return f"the service at {failed.address} is there and does not answer: its driver hangs, or is stopped"
     if failed.cause.startswith(_ENDED) or is_coordinator(failed):

@@ -256,6 +256,7 @@ class Hold:
     grace_clock: IdleClock = IdleClock.TIME  # counts the grace
     silent_us: int | None = None  # how long no split delivered, once the stream is silent
     unreported_us: int | None = None  # how long no row of the holder was reported, while rows of others were
+    unraised_us: int | None = None  # for how long rows of the holder were reported, and did not raise its watermark
     wrong_clock: WrongClock | None = None  # of the holder
 
 
@@ -275,19 +276,19 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
     split = f"split {hold.name}"
     if hold.state is SplitState.IDLE:  # only a quorum lets an idle split hold
         why = f"{split} is idle, but fewer splits take part than with_quorum() asks, so idle splits hold"
-        return f"{why}{_unreported(hold)}.", f"Rows of {split}, or of enough other idle splits for with_quorum()."
+        return f"{why}{_its_rows(hold)}.", f"Rows of {split}, or of enough other idle splits for with_quorum()."
     if hold.watermark_us is None:
         others = and_others(hold.silent - 1)
         stands = "" if hold.inherited_us is None else f"; it inherited {format_time_us(hold.inherited_us)}"
-        return f"{split} has not spoken yet{others}{stands}{_unreported(hold)}.", f"{_until_it_speaks(hold, split)}."
+        return f"{split} has not spoken yet{others}{stands}{_its_rows(hold)}.", f"{_until_it_speaks(hold, split)}."
     if hold.low_us is not None and hold.watermark_us < hold.low_us:
         behind = rough_duration_us(hold.low_us - hold.watermark_us)
-        why = f"{split} came back {behind} behind the low watermark, which does not go back{_unreported(hold)}."
+        why = f"{split} came back {behind} behind the low watermark, which does not go back{_its_rows(hold)}."
     elif hold.state is SplitState.PAUSED:
         paused = "alignment or a silent source holds it back"
         why = f"{split} has the smallest watermark of {hold.live:,} live splits, and {paused}."
     else:
-        why = f"{split} has the smallest watermark of {hold.live:,} live splits{_unreported(hold)}."
+        why = f"{split} has the smallest watermark of {hold.live:,} live splits{_its_rows(hold)}."
     if hold.state is SplitState.PAUSED:
         return why, f"{split} is read again."
     return why, f"Newer rows of {split}; {_unless_idle(hold)}."
@@ -309,10 +310,12 @@ def is_silent(hold: Hold) -> bool:
     return hold.unreported_us is not None and hold.unreported_us >= _SILENT_US and hold.wrong_clock is None
 
 
-def _unreported(hold: Hold) -> str:
-    if hold.unreported_us is None or not is_silent(hold):
-        return ""
-    return f"; no row of it was reported for {rough_duration_us(hold.unreported_us)}"
+def _its_rows(hold: Hold) -> str:
+    if hold.unreported_us is not None and is_silent(hold):
+        return f"; no row of it was reported for {rough_duration_us(hold.unreported_us)}"
+    if hold.unraised_us is not None and hold.unraised_us >= _SILENT_US and hold.wrong_clock is None:
+        return f"; for {rough_duration_us(hold.unraised_us)} rows of it were reported, and none raised its watermark"
+    return ""
 
 
 def _until_it_speaks(hold: Hold, split: str) -> str:

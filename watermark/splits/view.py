@@ -152,6 +152,7 @@ class View:
             waits=record.waits,
             silent_us=None if silent_since_us is None else now_us - silent_since_us,
             unreported_us=self._unreported_us(holder, now_us),
+            unraised_us=self._unraised_us(holder),
             wrong_clock=self._clock_of(holder, names[holder]),
         )
 
@@ -165,6 +166,14 @@ class View:
             return None
         last_us = self.reports.counted(holder).last_report_us
         return now_us - (record.pending_since_us if last_us is None else last_us)
+
+    def _unraised_us(self, holder: SplitId) -> int | None:
+        """How long after the low watermark rose to the holder's watermark rows of the holder were read last."""
+        last_us, stands_us = self.reports.counted(holder).last_report_us, self.low.moved_at_us
+        heard_us = self.reports.heard_us(holder)  # a batch that was planned before may be reported much later
+        if last_us is None or heard_us is None or stands_us is None:
+            return None
+        return min(last_us, heard_us) - stands_us if self.states.lineage.watermark_us(holder) == self.low.us else None
 
     def _clock_of(self, holder: SplitId, name: str) -> WrongClock | None:
         """The holder's rows beyond the future guard, if some came since the low watermark rose last; else None."""

@@ -224,12 +224,18 @@ class AlignmentGroup:
         members = sorted(self._members, key=attrgetter("parts"))
         return [CapAnnounced(self.name, task, self.version, cap) for task in members]
 
-    def status(self, limit: int | None = None) -> GroupStatus:
-        """The status for people. O(n log n); with a limit, the members that need attention first, O(n)."""
+    def status(self, limit: int | None = None, *, only: TaskId | None = None) -> GroupStatus:
+        """The status for people. O(n log n); with a limit, the members that need attention first, or one member, O(n).
+
+        Raises KeyError for a member that is not known.
+        """
         cap, holder = self._decide()
         lows = [member.low_us for _, member in self._taking_part() if member.low_us is not None]
         minimum_us = min(lows, default=None)
-        shown = sorted(self._members) if limit is None else heapq.nsmallest(limit, self._members, key=self._need)
+        if only is not None:
+            shown = [only]
+        else:
+            shown = sorted(self._members) if limit is None else heapq.nsmallest(limit, self._members, key=self._need)
         return GroupStatus(
             group=self.name,
             params=self.params,

@@ -393,6 +393,21 @@ def test_a_delta_table_that_names_a_file_outside_of_its_folder_is_refused(tmp_pa
     assert "names a file outside of its folder" in err
 
 
+def test_an_empty_path_is_refused_and_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("at\n2026-11-24T10:00:00Z\n")
+    code, out, err = call("files", "", "--event-time", "at")  # as of a variable that a shell does not know
+    assert (code, out) == (2, "")
+    assert "the path is empty; name a file or a folder" in err
+
+
+def test_two_ways_to_cut_batches_are_refused(tmp_path: Path) -> None:
+    both = ("--rows-per-batch", "9", "--trigger", "1m")
+    code, out, _ = call("files", str(tmp_path), "--event-time", "at", *both, "--json")
+    said = "--trigger: a number of rows cuts batches already. Hint: leave one of them out."
+    assert (code, json.loads(out)["error"]) == (2, said)
+
+
 def test_files_elsewhere_are_refused_under_the_name_that_was_given(tmp_path: Path) -> None:
     for given, said, call_says in (
         ("s3://key:secret@bucket/orders", "s3://bucket/orders", "s3a://bucket/orders"),

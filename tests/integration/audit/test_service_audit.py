@@ -106,7 +106,7 @@ def test_who_waits_for_a_watched_stream_is_told_to_wrap_one(spark: SparkSession,
             lambda: service.complete_until("orders"),
             lambda: service.mark_done(df, name="orders", time="ts", call=print),
         ):
-            with pytest.raises(UnknownStream, match=r'no stream "orders"; there is none yet\. Hint: wrap a DataFrame'):
+            with pytest.raises(UnknownStream, match=r'no stream "orders"; there is none yet\. Hint: wrap or read'):
                 ask()
 
 

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -415,6 +416,8 @@ def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
         assert f"lowmark: {json.loads(call('check', '--json')[1])['error']}\n" == told
         assert call("check", "orders")[0] == 0
         assert call("status")[::2] == (0, told)
+        for command in ("status", "explain"):
+            assert f"lowmark: {json.loads(call(command, '--json')[1])['error']}\n" == told
         driver.runs[0] = run("t2", stands=10 * MINUTE, unread=9)
         assert call("check")[0] == 1  # a known stuck stream comes before an unreachable service
         code, out, err = call("check", "--connect", address)
@@ -424,6 +427,33 @@ def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
         process.kill()
         process.communicate()
     assert call("check")[::2] == (1, "")
+
+
+def test_a_coordinator_that_hangs_is_no_driver_that_hangs(driver: Driver) -> None:
+    """A probe of a driver would start the driver again, because its exit code is 2."""
+    address = sockets.new_address("coordinator.sock")
+    with socket.socket(socket.AF_UNIX) as stopped, socket.socket(socket.AF_UNIX) as earlier:
+        stopped.bind(address.removeprefix("unix:"))
+        stopped.listen(0)
+        earlier.connect(address.removeprefix("unix:"))
+        driver.runs.append(run())
+        told = f"lowmark: the coordinator at {address} is there and does not answer: it hangs, or is stopped\n"
+        assert call("check") == (0, "orders, query q: moving\n", told)
+        assert call("status")[::2] == (0, told)
+
+
+def test_services_are_asked_side_by_side(driver: Driver) -> None:
+    """One after the other, ten drivers that hang would take ten times the deadline of one."""
+    all_asked = threading.Barrier(2)
+
+    def wait(_: StatusRequest) -> StatusReply:
+        all_asked.wait(timeout=5)
+        return StatusReply("app", 1, [], [])
+
+    with ExitStack() as servers:
+        for n in range(2):
+            servers.callback(Server(driver.address.replace(".sock", f"-{n}.sock"), handler(STATUS, wait)).stop)
+        assert call("status")[::2] == (0, "")
 
 
 def test_a_driver_that_is_stopped_for_so_long_that_its_queue_is_full_is_told_all_the_same(driver: Driver) -> None:
@@ -519,14 +549,23 @@ def test_status_and_explain_show_a_query_that_failed_until_it_runs_again(driver:
     mark = told()
     assert (len(mark), told("orders")) == (1, mark)
     assert "is               failed" in call("status")[1]
-    assert call("explain", "clicks")[0] == 1
+    assert told("clicks") not in ([], mark), "the last state of a stream that was named, and is not unknown"
     with answering(driver.address.replace(".sock", "-other.sock")) as other:
         other.runs = [run("t3")]
         assert len(told("orders")) == 1
         assert told() != mark
+        assert call("explain", "click")[::2] == (
+            1, 'lowmark: no stream "click"; there is "clicks", "orders". Hint: did you mean "clicks"?\n'
+        )  # fmt: skip
     driver.runs = [failed, run("t4")]
     assert len(told()) == 1
     assert told() != mark
+
+
+def test_a_stream_whose_query_has_not_begun_is_not_said_to_need_a_wrap_alone(driver: Driver) -> None:
+    """A service tells of a stream from the first batch of a query on."""
+    code, _, err = call("status", "orders", "--connect", driver.address)
+    assert (code, "Hint: wrap or read a stream under that name, and start its query." in err) == (1, True)
 
 
 # --- watching ---

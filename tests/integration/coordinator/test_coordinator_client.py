@@ -163,6 +163,20 @@ def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
         assert not alone.connected
 
 
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("unix:", "the path is relative"),
+        ("unix:c.sock", "the path is relative"),
+        (f"unix:/{'x' * 107}", "this one 108"),
+    ],
+)
+def test_an_address_at_which_nobody_can_listen_is_refused_at_once(address: str, says: str) -> None:
+    """As a coordinator refuses it; gRPC would try it for ever, so that the low watermark of a job would stand."""
+    with pytest.raises(AddressRefused, match=says):
+        Caller(address)
+
+
 def test_an_address_or_a_token_that_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(AddressRefused, match="tls_ca and token_file are missing"):
         CoordinatorClient(Caller("localhost:1"))

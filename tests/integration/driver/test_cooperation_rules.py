@@ -29,6 +29,7 @@ from lowmark.watermark.splits.events import (
     StrategySet,
 )
 from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.alignment import AlignmentGroup, MemberStatus
 from lowmark.watermark.tasks.cap import Cap
 from lowmark.watermark.tasks.message_check import check_registration
 
@@ -415,6 +416,25 @@ def test_a_group_in_one_application_is_kept_here() -> None:
     assert world.cooperation.groups()[0].minimum_us == fast.watermarks.low_watermark_us
     world.cooperation.end(fast)
     assert [member.task.source_id for member in world.cooperation.groups()[0].members] == ["slow"]
+
+
+def test_the_alignment_of_a_run_looks_at_its_own_member_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scrape asks for it once for each run, and the service's loop waits meanwhile."""
+    world, looked = World(remote=False), []
+    look = AlignmentGroup._member_status
+
+    def counted(group: AlignmentGroup, task: TaskId, *facts: Any) -> MemberStatus:
+        looked.append(task)
+        return look(group, task, *facts)
+
+    monkeypatch.setattr(AlignmentGroup, "_member_status", counted)
+    runs = [world.run(f"s{n}", GROUPED, query=f"query-{n}", token=f"run-{n}") for n in range(3)]
+    for n, run in enumerate(runs):
+        world.reach(run, (100 + n) * S)
+        world.cooperation.report(run)
+    seen = [world.cooperation.alignment(run) for run in runs]
+    assert [each and each.ahead_us for each in seen] == [0, S, 2 * S]
+    assert looked == [TaskId(f"query-{n}", f"s{n}", "0") for n in range(3)]
 
 
 def test_a_query_that_begins_again_in_another_group_leaves_the_one_before() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import os
@@ -528,6 +529,15 @@ def test_a_head_is_an_answer_without_its_body(port: int) -> None:
         status, headers, body = get(port, path, "HEAD")
         assert (status, body) == (200, b"")
         assert int(headers["content-length"]) > 0
+
+
+def test_a_state_is_packed_for_a_browser_that_takes_it(port: int) -> None:
+    """A summary of 200 queries has 700 kB, and goes over the network every second where a port is forwarded."""
+    plain = get(port, "/state")
+    packed = get(port, "/state", headers={"Accept-Encoding": "gzip, deflate, br"})
+    assert ("content-encoding" in plain[1], packed[1]["content-encoding"]) == (False, "gzip")
+    assert json.loads(gzip.decompress(packed[2])).keys() == json.loads(plain[2]).keys()
+    assert int(packed[1]["content-length"]) == len(packed[2]) < len(plain[2]) / 2
 
 
 def test_two_hosts_are_none(port: int) -> None:

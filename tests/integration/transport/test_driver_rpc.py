@@ -51,7 +51,7 @@ def test_the_log_of_the_driver_says_more_as_the_hint_promises(
 def test_a_long_error_comes_with_its_beginning_and_its_hint(name: str) -> None:
     told = told_of(UnknownStream("clicks", tuple(f"{name} of shop {n}" for n in range(2_000))))
     assert f'NOT_FOUND: no stream "clicks"; there is "{name} of shop 0"' in told
-    assert "Hint: wrap a DataFrame under that name first." in told
+    assert "Hint: wrap or read a stream under that name, and start its query." in told
 
 
 def test_an_error_with_a_long_stack_of_java_comes_with_its_beginning_and_is_whole_in_the_log(

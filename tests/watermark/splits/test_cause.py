@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from lowmark.watermark import Cause, WatermarkStrategy, explain, to_json
 from lowmark.watermark.splits.cause import unusable_times
-from lowmark.watermark.splits.events import BatchCounts, Polled, SplitsDiscovered, SplitsRemoved
+from lowmark.watermark.splits.events import BatchCounts, BatchPlanned, Polled, SplitsDiscovered, SplitsRemoved
 
 from tests.watermark.splits.history import PLAIN, START_US, History, at, batch, restored
 
@@ -47,6 +47,31 @@ def test_after_a_restart_silence_counts_from_the_restart() -> None:
     of_splits.handle(batch(1, 130, {"live": 70}), at(130))
 
     assert "no row of it was reported for 40s" in of_splits.status(at(140)).why
+
+
+def test_a_split_whose_rows_do_not_rise_is_told_so_however_many_come() -> None:
+    """As of a producer that sends old rows again, or whose clock went back."""
+    history = History()
+    history.on(1, batch(0, 1, {"back": 50, "live": 60}))
+    history.on(9, batch(1, 9, {"back": 40, "live": 70}))
+    assert history.status(9).why == "split back has the smallest watermark of 2 live splits."
+    for n in range(2, 6):
+        history.on(60 * n + 1, batch(n, 60 * n + 1, {"back": 50 - n, "live": 70 + n}))
+    assert history.status(301).why == (
+        "split back has the smallest watermark of 2 live splits; for 5m rows of it were reported, and none raised its "
+        "watermark."
+    )
+    history.on(302, batch(6, 302, {"back": 51, "live": 80}))
+    assert history.status(302).why == "split back has the smallest watermark of 2 live splits."
+
+
+def test_rows_of_a_batch_that_was_planned_before_the_low_watermark_rose_need_not_raise_it() -> None:
+    """A planner says what follows a batch before the batch is read, and the batch may take long."""
+    history = History()
+    history.on(1, BatchPlanned(at(1), {"slow": 50, "fast": 60}))
+    history.on(31, batch(0, 1, {"slow": 40, "fast": 55}))
+    assert history.status(31).low_watermark_us == 50
+    assert history.status(31).why == "split slow has the smallest watermark of 2 live splits."
 
 
 def test_a_split_that_is_merely_behind_is_not_called_silent() -> None:
