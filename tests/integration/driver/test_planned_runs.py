@@ -84,6 +84,33 @@ def test_rows_in_order_are_not_late_for_an_adaptive_bound_behind_what_the_next_p
     assert (split.bound_us, split.beyond_bound) == (SECOND, 0)
 
 
+def run_again(fed: Fed, splits: dict[str, int]) -> None:
+    """Begin a run from nothing, and report rows of a in a batch that an earlier run has planned with these splits."""
+    fed.run = StreamRun.attach(fed.stream, token="again", resumes="t", state=None, now_us=fed.now_us)
+    fed.run.places, fed.run.written = {1: [0]}, True
+    fed.reported_to = splits
+    fed.report(0, a=100)
+
+
+def test_a_batch_that_runs_again_after_a_kill_waits_for_the_splits_that_have_no_row_in_it() -> None:
+    """The killed run had the plan, and its heartbeat was asked before the batch showed which planner it belongs to."""
+    fed = Fed("read")
+    run_again(fed, {"a": 5, "b": 0})
+    assert (fed.run.low_watermark_us, fed.run.status(fed.now_us).holder) == (None, "b")
+    fed.run.splits.planner = fed.planner
+    claimed(fed, 2, 70, "b")
+    assert fed.run.low_watermark_us == low(70)
+
+
+def test_a_child_known_from_a_batch_that_runs_again_begins_where_its_parent_ended() -> None:
+    fed = Fed("read")
+    run_again(fed, {"a": 5, "child": 0})
+    assert fed.run.low_watermark_us is None
+    fed.run.splits.planner = fed.planner
+    claimed(fed, 2, 100, "a", splits={"a": (), "child": ("a",)})
+    assert fed.run.low_watermark_us == low(100)
+
+
 def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fed = Fed("read")
     claimed(fed, 4, 100, paused=frozenset({"a"}))
