@@ -234,7 +234,11 @@ class SplitEnumerator(ABC, Generic[SplitT, StateT]):
 
     @abstractmethod
     def start(self) -> None:
-        """Begin, before all other calls; set up periodic discovery here with `call_async`."""
+        """Begin, before all other calls; set up periodic discovery here with `call_async`.
+
+        A run of `availableNow` waits until the gauge `discoveries` of the context's `metric_group` is more than 0. For
+        an enumerator without that gauge, the run waits for a first split only.
+        """
 
     @abstractmethod
     def add_reader(self, subtask: int) -> None:

@@ -43,6 +43,7 @@ class PlannedSplits(Splits):
     _planner_counts: Mapping[str, float] = field(default_factory=dict, init=False)
     _reader_counts: dict[str, float] = field(default_factory=dict, init=False)  # over all batches of the run
     _swept_checkpoint: int | None = field(default=None, init=False)
+    _unplanned: set[SplitId] = field(default_factory=set, init=False)  # known from an offset alone, without parents
 
     def __post_init__(self) -> None:
         standings = self.watermarks.standings()
@@ -73,6 +74,20 @@ class PlannedSplits(Splits):
         own_us = (us for split, _, us in self.watermarks.standings() if split in paused)
         return min((us for us in own_us if us is not None), default=None)
 
+    def discover(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
+        """Wait for the splits in the offset of a batch whose plan did not come, as of a batch that runs again.
+
+        Only the planner of an earlier run told the plan, and rows would show some of the splits only.
+        """
+        offset = planned_to(sources)
+        if offset is None or (self.planner is not None and offset.checkpoint in self.planner.plans):
+            return
+        known = frozenset(self.watermarks.splits)
+        new = [split for split in map(self._id, offset.positions) if split not in known]
+        if new:
+            self._unplanned.update(new)
+            yield SplitsDiscovered(tuple(new))
+
     def plan(self, planned: Planned, now_us: int) -> Iterator[Event]:
         """Yield the events that follow from a plan, before its batch is read."""
         ids = {name: self._id(name) for name in planned.splits}
@@ -81,13 +96,14 @@ class PlannedSplits(Splits):
         self.has_backlog = any(rows > 0 for rows in planned.backlog_rows.values())
         known = frozenset(self.watermarks.splits)
         new = [split for split in ids.values() if split not in known]
+        unplanned, self._unplanned = self._unplanned, set()
         if new:
             empty = {
                 ids[name] for name, rows in planned.backlog_rows.items() if not rows and not planned.rows.get(name)
             }
             yield SplitsDiscovered(tuple(new), frozenset(empty))
         for name, parents in planned.splits.items():
-            if parents and ids[name] not in known:
+            if parents and (ids[name] not in known or ids[name] in unplanned):
                 yield SplitsResharded(tuple(map(self._id, parents)), (ids[name],))
         claimed_us: dict[SplitId, int] = {}
         if self.stream.claims:
@@ -133,7 +149,7 @@ class PlannedSplits(Splits):
     def go_on_from(self, before: Splits) -> None:
         super().go_on_from(before)
         if isinstance(before, PlannedSplits):
-            self._reader_counts = before._reader_counts
+            self._reader_counts, self._unplanned = before._reader_counts, before._unplanned
 
     def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
         """Finish the splits that end with a batch. O(1) a batch and finished split.

@@ -287,7 +287,7 @@ class KafkaClient:
             if leaves_out and (answers or not hopeless):
                 return answers, failed
             if hopeless or not patience.goes_on(self.cause(error)):
-                raise self.unavailable(action, error, spent_seconds) from error
+                raise self.unavailable(action + _example(keys, failed), error, spent_seconds) from error
 
     def _wait_for(
         self, ask: Ask[AnswerT], left: Collection[Any], seconds: float, absent: Collection[int], *, greeted: bool
@@ -368,6 +368,13 @@ class KafkaClient:
     def _poll(self) -> None:
         if (admin := self._admin) is not None:
             admin.poll(0)  # delivers errors and log lines by callbacks
+
+
+def _example(keys: Collection[Any], failed: Collection[Any]) -> str:
+    """Name a partition without an answer, if several partitions were asked about and some of them answered."""
+    partitions = {key[1] for key in keys if isinstance(key, tuple)}
+    silent = sorted({key[1] for key in failed if isinstance(key, tuple)})
+    return f", such as {silent[0][0]}/{silent[0][1]}" if silent and len(silent) < len(partitions) else ""
 
 
 def _with_lost_error(answer: AnswerT) -> AnswerT:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from .connections import KinesisSettings
 
 MOST_SHARDS = 10_000
+"""From so many shards on, those that may be read at once are forgotten."""
 
 _next_seconds: dict[object, float] = {}  # shard -> the time of its next read, for all clients of this process
 
@@ -51,5 +52,8 @@ class Pace:
 
     def _note(self, stream: str, shard: str, seconds: float) -> None:
         if len(_next_seconds) > MOST_SHARDS:
-            _next_seconds.clear()
+            now_seconds = self._now_seconds()
+            for each, next_seconds in list(_next_seconds.items()):  # a copy, because other threads note their reads
+                if next_seconds <= now_seconds:
+                    _next_seconds.pop(each, None)
         _next_seconds[self._place, stream, shard] = seconds

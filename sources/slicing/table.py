@@ -17,6 +17,9 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Booleans = npt.NDArray[np.bool_]
 
+MOST_POSITION = 2**63 - 1
+"""No position is larger, because the columns keep 64 bits of each."""
+
 
 class InvalidPosition(LowmarkError, ValueError):
     """A planner answered an impossible position."""

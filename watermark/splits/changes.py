@@ -23,7 +23,9 @@ class Changes:
     def wall_us(self) -> int:
         return self.now_us + self.wall_ahead_us
 
-    def returned(self, split: SplitId, own_us: int | None, low_us: int | None, rows: int | None) -> None:
-        """Note that a split came in with a watermark ``own_us``, if that is below the low watermark ``low_us``."""
-        if own_us is not None and low_us is not None and own_us < low_us:
-            self.late.append(SplitReturnedLate(split, low_us - own_us, rows))
+    def returned(self, split: SplitId, own_us: int | None, low_us: int | None, rows: int | None) -> bool:
+        """Note that a split came in at ``own_us``, if that is below the low watermark ``low_us``; return whether."""
+        if own_us is None or low_us is None or own_us >= low_us:
+            return False
+        self.late.append(SplitReturnedLate(split, low_us - own_us, rows))
+        return True

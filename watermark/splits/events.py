@@ -161,6 +161,7 @@ class BatchPlanned:
     watermarks_us: Mapping[SplitId, int]
     backlog_rows: Mapping[SplitId, int] = field(default_factory=dict)
     rows: ClassVar[Mapping[SplitId, int]] = {}  # no row was seen yet
+    first_us: ClassVar[Mapping[SplitId, int]] = {}
     future_rows: ClassVar[Mapping[SplitId, int]] = {}
 
 
@@ -320,7 +321,7 @@ class SplitReturnedLate:
     """A new split, or a split that was left out, came in below the low watermark; Spark may drop rows of the split."""
 
     split: SplitId
-    behind_us: int  # how far its watermark is below the low watermark, more than 0
+    behind_us: int  # how far its watermark or its earliest row is below the low watermark, more than 0
     rows: int | None  # of the split in that batch; None: not known
 
 

@@ -173,8 +173,14 @@ class SplitStates:
             return
         if before is not SplitState.ACTIVE:
             self._note(split, before, why, changes)
-            if news and not careful and before in (SplitState.IDLE, SplitState.PENDING):
-                changes.returned(split, watermark_us, self._coalescer.low_us, event.rows.get(split))
+        comes_in = news and before in (SplitState.IDLE, SplitState.PENDING)
+        low_us = self._coalescer.low_us if comes_in else record.came_in_at_us
+        if low_us is not None and not careful:
+            first_us = event.first_us.get(split)
+            known_us = min((us for us in (watermark_us, first_us) if us is not None), default=None)
+            late = changes.returned(split, known_us, low_us, event.rows.get(split))
+            # A claim is of the rows after its batch, so the report of the batch judges its rows.
+            record.came_in_at_us = low_us if isinstance(event, BatchPlanned) and not late else None
 
     def wake_waiting(self, backlog_rows: Mapping[SplitId, int], changes: Changes) -> None:
         """Wake idle splits in which rows wait, so that the splits hold before these rows are read."""
@@ -182,6 +188,7 @@ class SplitStates:
         for split, rows in backlog_rows.items() if idle else ():
             if rows > 0 and self.lineage.state(split) is SplitState.IDLE and not self._only_rows_bring_back(split):
                 self._rejoin(split, f"{rows} rows are waiting in it", changes)
+                self.records[split].came_in_at_us = self._coalescer.low_us
         for split in self.lineage.pending:
             self.timers.limit_grace(split)
 
@@ -315,6 +322,7 @@ class SplitStates:
         before = self.lineage.state(split) if before is None else before
         self._coalescer.signal(split, Signal.IDLE)
         self.timers.stop(split)
+        self.records[split].came_in_at_us = None
         self._note(split, before, why, changes)
 
     def _rejoin(self, split: SplitId, why: str, changes: Changes) -> None:

@@ -31,6 +31,8 @@ class SplitRecord:
     waits: bool = False  # whether it is a silent child whose parents may still deliver, so that it is not timed
     by_grace: bool = False  # whether a grace that the strategy sets left it out the last time, not its idle timeout
     held_back: bool = False  # whether it was paused and not resumed since, also while it is left out
+    # The low watermark when waiting rows or a claim brought it in; None: not so, or its rows were reported since.
+    came_in_at_us: int | None = None
 
 
 class Timers:

@@ -73,6 +73,7 @@ class Fed:
 
     def __init__(self, kind: Kind) -> None:
         self.kind, self.tracks, self.now_us = kind, cast("Tracks", {}), 0
+        self.reported_to: dict[str, int] = {}  # the live splits in the offset of a batch, each with its position
         self.key = (
             SplitKey(("topic", "partition"), ("string", "int")) if kind == "kafka" else SplitKey(("s",), ("string",))
         )
@@ -117,7 +118,7 @@ class Fed:
             self.tracks["q", batch_id] = track
         ends = {str(ord(name)): batch_id + 1 for name in ("a", "b", *at)}
         mine = {"wrapped": {"logOffset": batch_id}, "kafka": {"orders": ends}}.get(
-            self.kind, BatchOffset("orders", batch_id + 1, "reader").to_json()
+            self.kind, BatchOffset("orders", batch_id + 1, "reader", self.reported_to).to_json()
         )
         heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "token": "t", "state": ""}
         progress = report_of(batch_id, [{"endOffset": mine}, {"endOffset": heartbeat}])

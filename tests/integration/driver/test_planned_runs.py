@@ -10,13 +10,14 @@ from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.driver_rpc import GuideRequest, SetRequest
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitState, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchPlanned, Effect, Event
 from lowmark.watermark.splits.stream import SplitWatermarks
 
-from tests.integration.driver.reported import desks_of, report_of
+from tests.integration.driver.reported import NoQueries, desks_of, report_of
 from tests.integration.driver.test_half_handled import SECOND, Fed
 
 
@@ -82,6 +83,33 @@ def test_rows_in_order_are_not_late_for_an_adaptive_bound_behind_what_the_next_p
     split = fed.run.status(fed.now_us).splits["a"]
 
     assert (split.bound_us, split.beyond_bound) == (SECOND, 0)
+
+
+def run_again(fed: Fed, splits: dict[str, int]) -> None:
+    """Begin a run from nothing, and report rows of a in a batch that an earlier run has planned with these splits."""
+    fed.run = StreamRun.attach(fed.stream, token="again", resumes="t", state=None, now_us=fed.now_us)
+    fed.run.places, fed.run.written = {1: [0]}, True
+    fed.reported_to = splits
+    fed.report(0, a=100)
+
+
+def test_a_batch_that_runs_again_after_a_kill_waits_for_the_splits_that_have_no_row_in_it() -> None:
+    """The killed run had the plan, and its heartbeat was asked before the batch showed which planner it belongs to."""
+    fed = Fed("read")
+    run_again(fed, {"a": 5, "b": 0})
+    assert (fed.run.low_watermark_us, fed.run.status(fed.now_us).holder) == (None, "b")
+    fed.run.splits.planner = fed.planner
+    claimed(fed, 2, 70, "b")
+    assert fed.run.low_watermark_us == low(70)
+
+
+def test_a_child_known_from_a_batch_that_runs_again_begins_where_its_parent_ended() -> None:
+    fed = Fed("read")
+    run_again(fed, {"a": 5, "child": 0})
+    assert fed.run.low_watermark_us is None
+    fed.run.splits.planner = fed.planner
+    claimed(fed, 2, 100, "a", splits={"a": (), "child": ("a",)})
+    assert fed.run.low_watermark_us == low(100)
 
 
 def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +244,25 @@ def test_a_batch_that_a_restart_runs_again_ties_no_planner_of_the_run_before_it(
         tied.append(None if known is None else (known is desks.runs.planners.get(planner), known.run_token))
 
     assert tied == [(True, "first"), None, (True, "second"), (False, "second")]
+
+
+def test_a_planner_that_is_gone_with_its_first_batch_is_tied_to_no_later_run() -> None:
+    """Its run ended before a batch showed the planner; the next run runs that batch again, and then has no new row."""
+    queries: Any = NoQueries()
+    stream, desks = Fed("read").stream, desks_of(queries, notify=lambda _: None)
+    desks.runs.streams.add(stream)
+    run = StreamRun.attach(stream, token="again", resumes="t", state=None, now_us=0)
+    run.places, tied = {1: [0]}, []
+    for planner in ("gone", "new"):
+        desks.plans.guide(GuideRequest("s", planner))
+    gone, new = (BatchOffset("orders", at, name).to_json() for at, name in ((1, "gone"), (2, "new")))
+    for batch_id, (start, end, token) in enumerate([(None, gone, "t"), (gone, gone, "again"), (gone, new, "again")]):
+        heartbeat = HeartbeatOffset("orders", token=token, epoch=1, state="").to_json()
+        progress = report_of(batch_id, [{"startOffset": start, "endOffset": end}, {"endOffset": heartbeat}])
+        desks.reports.take(run, progress, planned_at_us=0)
+        tied.append(run.splits.planner)
+
+    assert tied == [None, None, desks.runs.planners.get("new")]
 
 
 def test_a_planner_of_another_stream_is_tied_to_no_run() -> None:

@@ -239,6 +239,21 @@ def test_an_offset_that_no_broker_sent_is_no_answer() -> None:
     assert "the leader of the partition gave no answer" in str(failed[partition])
 
 
+def test_a_first_look_up_that_fails_names_a_partition_without_an_answer() -> None:
+    class OneIsSilent(Answers):
+        def list_offsets(self, wanted: Any, *, isolation_level: Any, request_timeout: float) -> Any:
+            answers = {partition: Future[Any]() for partition in wanted}
+            for partition, answer in answers.items():
+                answer.set_result(SimpleNamespace(offset=OFFSET_INVALID if partition.partition == 3 else 7))
+            return answers
+
+    client, earliest = Asking(OneIsSilent(0, 0), seconds=5.0), KafkaOffsets.earliest()
+    with pytest.raises(
+        KafkaUnavailable, match="cannot look up where partitions begin, such as orders/3, tried for 5 s"
+    ):
+        client.resolve([("orders", 0), ("orders", 3)], earliest, earliest, "look up where partitions begin")
+
+
 def test_asking_ends_with_the_time_that_is_allowed() -> None:
     client = Asking(Answers(10_000, KafkaError._TRANSPORT), seconds=5.0)
 

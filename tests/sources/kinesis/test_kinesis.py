@@ -32,6 +32,7 @@ from lowmark.sources.kinesis import (
     connections,
 )
 from lowmark.sources.kinesis import client as client_module
+from lowmark.sources.kinesis import pace as pace_module
 from lowmark.sources.kinesis import planner as planner_module
 from lowmark.sources.kinesis.client import Expired, KinesisClient, Page, milliseconds
 from lowmark.sources.kinesis.columns import KinesisColumns
@@ -207,6 +208,20 @@ def test_a_shard_is_read_no_faster_than_its_pace() -> None:
     assert reads <= 40
     assert size <= 21_000_000
     assert Pace(KinesisSettings(), lambda: 1.0).wait_seconds("orders", "shard") == 0.0
+
+
+def test_a_shard_keeps_its_pace_however_many_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace_module, "MOST_SHARDS", 3)
+    monkeypatch.setattr(pace_module, "_next_seconds", {})
+    now = 0.0
+    pace = Pace(KinesisSettings(reads_per_second=4.0), lambda: now)
+    for turn in range(10):
+        now = turn / 10
+        pace.took("orders", str(turn), began_seconds=now, size_bytes=0)
+        assert [pace.wait_seconds("orders", str(shard)) for shard in range(turn + 1)][-3:] == [0.05, 0.15, 0.25][
+            -turn - 1 :
+        ]
+    assert len(pace_module._next_seconds) <= 5
 
 
 def test_a_query_reads_at_its_own_rate_in_a_process_that_has_read_the_shard_at_another() -> None:

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from lowmark.sources import (
@@ -391,6 +392,24 @@ def test_a_first_discovery_that_fails_fails_at_once(options: dict[str, Any]) -> 
 def test_a_split_that_is_listed_twice_is_an_error() -> None:
     with pytest.raises(DiscoveryFailed, match="split 'a' is listed twice"):
         Found(A, B, A, readers=1).start(0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((A for _ in "a"), "a generator was returned, expected a list"),
+        ({"a": A}, "'a' is listed, expected a SourceSplit"),
+        ([SourceSplit(split_id=7)], "split_id=7"),  # type: ignore[arg-type]
+        ([SourceSplit(split_id="a", start=np.int64(3))], r"int\(\) makes Python's number"),  # type: ignore[arg-type]
+        ([SourceSplit(split_id="a", parents=("b"))], 'a tuple of one id is \\("a",\\)'),  # type: ignore[arg-type]
+    ],
+)
+def test_an_answer_without_splits_in_it_is_told_in_words(given: Any, said: str) -> None:
+    found = Found(A, readers=1)
+    found.discover = lambda: given  # type: ignore[method-assign]
+    found.enumerator = DiscoveringEnumerator(found.context, found.discover, period_seconds=60.0, source="Tables")
+    with pytest.raises(DiscoveryFailed, match=f"Tables: cannot discover splits, at the first attempt: .*{said}"):
+        found.start(0)
 
 
 def test_a_bounded_source_is_looked_through_once() -> None:

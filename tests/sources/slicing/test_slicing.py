@@ -690,6 +690,9 @@ def test_the_order_of_the_splits_does_not_matter() -> None:
         assert plan(log, **changes) == plan(turned, **changes)  # type: ignore[arg-type]
 
 
+SEARCHED = f"find_time({NOW_US + GUARD_US + 1})"
+
+
 class Answering(Log):
     """A log with one wrong answer."""
 
@@ -710,10 +713,16 @@ class Answering(Log):
 @pytest.mark.parametrize(
     ("wrong", "changes", "said"),
     [
-        ({"end": 4}, {}, "latest() answered position 4, expected its start, 5, or more"),
+        ({"end": 4}, {}, "latest() answered position 4, expected its start, 5, or more, and less than 2**63"),
+        (
+            {"end": 2**63},
+            {},
+            f"latest() answered position {2**63}, expected its start, 5, or more, and less than 2**63",
+        ),
         ({"after": 5}, {"by_time": False}, "after_rows(10) answered position 5, expected 6 to 100"),
         ({"after": 101}, {"by_time": False}, "after_rows(10) answered position 101, expected 6 to 100"),
-        ({"found": -1}, {}, f"find_time({NOW_US + GUARD_US + 1}) answered position -1, expected 0 or more, or None"),
+        ({"found": -1}, {}, f"{SEARCHED} answered position -1, expected 0 or more, less than 2**63, or None"),
+        ({"found": 2**64}, {}, f"{SEARCHED} answered position {2**64}, expected 0 or more, less than 2**63, or None"),
     ],
 )
 def test_a_position_that_cannot_be_is_an_error(wrong: dict[str, int], changes: dict[str, Any], said: str) -> None:
