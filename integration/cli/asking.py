@@ -83,7 +83,7 @@ def ask(
 def _side_by_side(
     connect: str | None, token_file: Path | None, limit: int | None
 ) -> list[tuple[str, Future[StatusReply | StatusAnswer]]]:
-    """Ask the service at `connect`, or each service and coordinator; one by one, each that hangs would take 10 s."""
+    """Ask the service at `connect`, or each service and coordinator; in turn, each hanging driver would add 10 s."""
     from lowmark.integration.coordinator.access import Caller
     from lowmark.integration.coordinator.ask import ask_status
     from lowmark.integration.process import sockets

@@ -257,7 +257,7 @@ def _open(name: str, how: int, folder: int, is_kind: Callable[[int], bool] = sta
 
 
 def _give(new: int, folder: int) -> None:
-    """Give what root made to the owner of its folder, whose query must read it and write beside it."""
+    """Give a file or folder that root made to the owner of the folder around it, whose query must write there."""
     if os.geteuid() == 0:
         owner = os.fstat(folder)
         with suppress(OSError):  # some file systems and containers let nobody give files away

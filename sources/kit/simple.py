@@ -91,8 +91,8 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
         """Read the rows of `split` from its start up to and without its stop, which is never None. Runs on executors.
 
         A batch without a position counts one position for each row, and then all rows up to the stop must come. If
-        positions are not rows, or have gaps, give each batch with the position after the batch. A range of which
-        nothing comes counts as a gap, so raise an error where its rows are missing.
+        positions are not rows, or have gaps, give each batch with the position after the batch. A range without a row
+        counts as a gap, so raise an error if rows of the range are missing.
         """
 
     def find_time(self, splits: Sequence[SplitT], time_us: int) -> Mapping[str, int | None] | None:

@@ -443,7 +443,7 @@ def test_a_coordinator_that_hangs_is_no_driver_that_hangs(driver: Driver) -> Non
 
 
 def test_services_are_asked_side_by_side(driver: Driver) -> None:
-    """One after the other, ten drivers that hang would take ten times the deadline of one."""
+    """One after the other, ten hanging drivers would take ten deadlines."""
     all_asked = threading.Barrier(2)
 
     def wait(_: StatusRequest) -> StatusReply:
