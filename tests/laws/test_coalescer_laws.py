@@ -144,6 +144,11 @@ class CoalescerIsItsDefinition(RuleBasedStateMachine):
 
         assert (before is not after) == self.coalescer.signal(split, Signal(signal))
 
+    @rule(data=st.data())
+    def finish_all(self, data: st.DataObject) -> None:
+        for split in data.draw(st.permutations(sorted(self.definition.state))):
+            self.signal(split, "finish")
+
     @rule(split=numbers)
     def remove(self, split: int) -> None:
         known = split in self.definition.state

@@ -442,6 +442,12 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         split.state, split.by_hand = FINISHED, None
         self.handle(SplitsFinished((name,)))
 
+    @rule()
+    def finish_all(self) -> None:
+        for split in self.definition.splits.values():
+            split.state, split.by_hand = FINISHED, None
+        self.handle(SplitsFinished(tuple(self.definition.splits)))
+
     @rule(parents=st.sets(splits, min_size=1, max_size=2), children=st.sets(splits, min_size=1, max_size=2))
     def reshard(self, parents: set[str], children: set[str]) -> None:
         event = SplitsResharded(tuple(parents), tuple(children))

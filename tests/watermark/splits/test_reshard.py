@@ -394,6 +394,19 @@ def test_the_ids_of_parents_are_checked_too() -> None:
     assert set(history.watermarks.splits) == {"p"}
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_child_that_finishes_silent_leaves_no_watermark(restart: bool) -> None:
+    history = history_of(p=50, other=20)
+    history.on(1, split_up("p", "c"))
+    history.on(2, SplitsFinished(("c",)))
+    history.on(3, SplitsRemoved(("p",)))
+    if restart:
+        history.restart(4)
+
+    assert history.on(5, SplitsFinished(("other",))) == [("other", "finished")]
+    assert history.low_us == 20
+
+
 def test_many_generations_that_never_spoke() -> None:
     history = history_of(s0=50, other=90)
     for generation in range(200):
