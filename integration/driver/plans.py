@@ -44,14 +44,11 @@ class Plans:
             self._runs.after(run, now_us)
 
     def tie(self, run: StreamRun, sources: Sequence[SourceProgress]) -> None:
-        """Find the planner of a run from a batch that the run has planned, whose offsets show planner and heartbeat.
-
-        An offset that the batch leaves as it was may be of a planner that is gone with its query's first batch.
-        """
+        """Find the planner of a run from a batch, whose offsets show planner and heartbeat together."""
         splits = run.splits
         if not isinstance(splits, PlannedSplits) or splits.planner is not None:
             return  # not for this stream, or found already: planner and heartbeat live as long as the run
-        offset = planned_to([source for source in sources if source.start_offset != source.end_offset])
+        offset = planned_to(sources)
         planner = None if offset is None else self._runs.planners.get(offset.token)
         if planner is None or planner.run_token is not None or planner.stream_id != run.stream.stream_id:
             return

@@ -10,14 +10,13 @@ from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.driver_rpc import GuideRequest, SetRequest
-from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitState, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchPlanned, Effect, Event
 from lowmark.watermark.splits.stream import SplitWatermarks
 
-from tests.integration.driver.reported import NoQueries, desks_of, report_of
+from tests.integration.driver.reported import desks_of, report_of
 from tests.integration.driver.test_half_handled import SECOND, Fed
 
 
@@ -244,25 +243,6 @@ def test_a_batch_that_a_restart_runs_again_ties_no_planner_of_the_run_before_it(
         tied.append(None if known is None else (known is desks.runs.planners.get(planner), known.run_token))
 
     assert tied == [(True, "first"), None, (True, "second"), (False, "second")]
-
-
-def test_a_planner_that_is_gone_with_its_first_batch_is_tied_to_no_later_run() -> None:
-    """Its run ended before a batch showed the planner; the next run runs that batch again, and then has no new row."""
-    queries: Any = NoQueries()
-    stream, desks = Fed("read").stream, desks_of(queries, notify=lambda _: None)
-    desks.runs.streams.add(stream)
-    run = StreamRun.attach(stream, token="again", resumes="t", state=None, now_us=0)
-    run.places, tied = {1: [0]}, []
-    for planner in ("gone", "new"):
-        desks.plans.guide(GuideRequest("s", planner))
-    gone, new = (BatchOffset("orders", at, name).to_json() for at, name in ((1, "gone"), (2, "new")))
-    for batch_id, (start, end, token) in enumerate([(None, gone, "t"), (gone, gone, "again"), (gone, new, "again")]):
-        heartbeat = HeartbeatOffset("orders", token=token, epoch=1, state="").to_json()
-        progress = report_of(batch_id, [{"startOffset": start, "endOffset": end}, {"endOffset": heartbeat}])
-        desks.reports.take(run, progress, planned_at_us=0)
-        tied.append(run.splits.planner)
-
-    assert tied == [None, None, desks.runs.planners.get("new")]
 
 
 def test_a_planner_of_another_stream_is_tied_to_no_run() -> None:
