@@ -124,7 +124,7 @@ def test_what_cannot_be_audited_is_refused(bronze: DataFrame, spark: SparkSessio
         ({"window": "0 seconds"}, "window: expected a millisecond or more"),
         ({"trigger": timedelta(0), "order": "timestamp"}, "trigger: expected a millisecond or more"),
         ({"trigger": "1 second"}, "trigger: order column 'offset' is no time"),
-        ({"trigger": "1 second", "order": "timestamp", "rows_per_batch": 9}, "trigger: a number of rows"),
+        ({"trigger": "1 second", "order": "timestamp", "rows_per_batch": 9}, "trigger: a number of rows cuts batches"),
         ({"rows_per_batch": 0}, "rows_per_batch: expected 1 or more, got 0"),
         ({"rows_per_batch": 2.5}, r"rows_per_batch: expected 1 or more, got 2\.5"),
         ({"rows": 0}, "rows: expected 1 or more, got 0"),

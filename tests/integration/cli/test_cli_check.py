@@ -115,6 +115,16 @@ def answering(address: str) -> Iterator[Driver]:
         server.stop()
 
 
+@contextmanager
+def hanging(address: str) -> Iterator[None]:
+    """A process that answers nobody, and whose queue of connections is full."""
+    with socket.socket(socket.AF_UNIX) as stopped, socket.socket(socket.AF_UNIX) as earlier:
+        stopped.bind(address.removeprefix("unix:"))
+        stopped.listen(0)
+        earlier.connect(address.removeprefix("unix:"))
+        yield
+
+
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     with private_folder() as folder:
@@ -432,10 +442,7 @@ def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
 def test_a_coordinator_that_hangs_is_no_driver_that_hangs(driver: Driver) -> None:
     """A probe of a driver would start the driver again, because its exit code is 2."""
     address = sockets.new_address("coordinator.sock")
-    with socket.socket(socket.AF_UNIX) as stopped, socket.socket(socket.AF_UNIX) as earlier:
-        stopped.bind(address.removeprefix("unix:"))
-        stopped.listen(0)
-        earlier.connect(address.removeprefix("unix:"))
+    with hanging(address):
         driver.runs.append(run())
         told = f"lowmark: the coordinator at {address} is there and does not answer: it hangs, or is stopped\n"
         assert call("check") == (0, "orders, query q: moving\n", told)
@@ -458,10 +465,7 @@ def test_services_are_asked_side_by_side(driver: Driver) -> None:
 
 def test_a_driver_that_is_stopped_for_so_long_that_its_queue_is_full_is_told_all_the_same(driver: Driver) -> None:
     address = driver.address.replace(".sock", "-full.sock")
-    with socket.socket(socket.AF_UNIX) as stopped, socket.socket(socket.AF_UNIX) as earlier:
-        stopped.bind(address.removeprefix("unix:"))
-        stopped.listen(0)
-        earlier.connect(address.removeprefix("unix:"))
+    with hanging(address):
         driver.runs.append(run())
         told = f"lowmark: the service at {address} is there and does not answer: its driver hangs, or is stopped\n"
         assert call("check") == (2, "orders, query q: moving\n", told)
