@@ -43,8 +43,16 @@ class Plans:
         if run is not None and news:
             self._runs.after(run, now_us)
 
-    def tie(self, run: StreamRun, sources: Sequence[SourceProgress]) -> None:
-        """Find the planner of a run from a batch, whose offsets show planner and heartbeat together."""
+    def tie(self, run: StreamRun, sources: Sequence[SourceProgress], *, planned_by_run: bool) -> None:
+        """Find the planner of a run from a batch, whose offsets show planner and heartbeat together.
+
+        A planner that is gone with its query's first batch is not tied: its offset stays until a plan changes it.
+
+        Args:
+            run: the run that the batch belongs to.
+            sources: the sources of the run's stream in the batch.
+            planned_by_run: whether the run planned the batch; an earlier one may have, before it failed.
+        """
         splits = run.splits
         if not isinstance(splits, PlannedSplits) or splits.planner is not None:
             return  # not for this stream, or found already: planner and heartbeat live as long as the run
@@ -52,6 +60,9 @@ class Plans:
         planner = None if offset is None else self._runs.planners.get(offset.token)
         if planner is None or planner.run_token is not None or planner.stream_id != run.stream.stream_id:
             return
+        moved = planned_by_run and any(source.start_offset != source.end_offset for source in sources)
+        if not moved and planner.heard_us < run.began_us:
+            return  # it may be gone; a planner that lives asks before each batch
         now_us = self._runs.clock.now_us()
         for planned in planner.plans.values():
             run.plan(planned, now_us)

@@ -62,7 +62,7 @@ class Reports:
         known = len(run.watermarks.splits)
         for index, offset in own:
             run.written |= offset.token == run.token
-            self._plans.tie(run, run.sources_in(progress, index))
+            self._plans.tie(run, run.sources_in(progress, index), planned_by_run=offset.token == run.token)
             now_us = self._runs.clock.now_us()
             run.report(progress, index, planned_at_us=planned_at_us, now_us=now_us, low_us=offset.low_us)
             self._mark(run, progress, query)

@@ -76,6 +76,7 @@ class StreamRun:
     refusal: str | None = None  # why the query must end
     broken: bool = False  # a change failed twice, so nothing more is taken, and nothing of the run is written
     wall_ahead_us: Callable[[], int] = int  # how far the wall clock is ahead of the service's; not at all by default
+    began_us: int = 0
     asked_at_us: int = 0  # the reader's last question, when the running batch was planned
     told_epoch: int = 0  # the epoch in the last answer to the reader
     written: bool = False  # this run wrote the offset of a reported batch; before, the checkpoint ends with `resumes`
@@ -137,6 +138,7 @@ class StreamRun:
         """Start a run, from state and low watermark of a checkpoint if it has them. Raises `CorruptSnapshot`."""
         watermarks = stream.watermarks(token, state, now_us)
         run = cls(stream, token, resumes, watermarks, asked_at_us=now_us, seen_at_us=now_us, _whole=(state, now_us))
+        run.began_us = now_us
         run.shared_low_us, run.shared_since_us, run.wall_ahead_us = restored_low_us, now_us, wall_ahead_us
         run.handle(SplitsDiscovered(tuple(stream.declared)), now_us)
         return run

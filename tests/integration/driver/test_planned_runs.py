@@ -10,13 +10,14 @@ from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.driver_rpc import GuideRequest, SetRequest
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitState, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchPlanned, Effect, Event
 from lowmark.watermark.splits.stream import SplitWatermarks
 
-from tests.integration.driver.reported import desks_of, report_of
+from tests.integration.driver.reported import NoQueries, desks_of, report_of
 from tests.integration.driver.test_half_handled import SECOND, Fed
 
 
@@ -238,11 +239,37 @@ def test_a_batch_that_a_restart_runs_again_ties_no_planner_of_the_run_before_it(
     for run, planner in ((first, "before"), (second, "before"), (second, "after"), (second, "before")):
         run.places = {1: [0]}
         desks.plans.guide(GuideRequest("s", planner))
-        desks.plans.tie(run, run.sources_in(shown(planner), 1))
+        desks.plans.tie(run, run.sources_in(shown(planner), 1), planned_by_run=True)
         known = run.splits.planner
         tied.append(None if known is None else (known is desks.runs.planners.get(planner), known.run_token))
 
     assert tied == [(True, "first"), None, (True, "second"), (False, "second")]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_planner_that_is_gone_with_its_first_batch_is_tied_to_no_later_run(gone: bool) -> None:
+    """Its run ended before a batch showed the planner; the next run runs that batch again, and then has no new row.
+
+    The other planner lives, and has no new row either; its run's first report came late.
+    """
+    queries: Any = NoQueries()
+    stream, desks = Fed("read").stream, desks_of(queries, notify=lambda _: None)
+    desks.runs.streams.add(stream)
+    desks.plans.guide(GuideRequest("s", "first"))
+    began_us = desks.runs.clock.now_us() + 1
+    run = StreamRun.attach(stream, token="again", resumes="t", state=None, now_us=began_us)
+    run.places, tied = {1: [0]}, []
+    desks.plans.guide(GuideRequest("s", "new" if gone else "first"))
+    first, new = (BatchOffset("orders", at, name).to_json() for at, name in ((1, "first"), (2, "new")))
+    batches = [(None, first, "t"), (first, first, "again"), (first, new, "again")]
+    for batch_id, (start, end, token) in enumerate(batches):
+        heartbeat = HeartbeatOffset("orders", token=token, epoch=1, state="").to_json()
+        progress = report_of(batch_id, [{"startOffset": start, "endOffset": end}, {"endOffset": heartbeat}])
+        desks.reports.take(run, progress, planned_at_us=0)
+        tied.append(run.splits.planner)
+
+    planners = desks.runs.planners
+    assert tied == ([None, None, planners.get("new")] if gone else [planners.get("first")] * 3)
 
 
 def test_a_planner_of_another_stream_is_tied_to_no_run() -> None:
@@ -253,6 +280,6 @@ def test_a_planner_of_another_stream_is_tied_to_no_run() -> None:
     run = StreamRun.attach(stream, token="t", resumes=None, state=None, now_us=0)
     run.places = {1: [0]}
     desks.plans.guide(GuideRequest("another", "planner"))
-    desks.plans.tie(run, run.sources_in(shown("planner"), 1))
+    desks.plans.tie(run, run.sources_in(shown("planner"), 1), planned_by_run=True)
 
     assert run.splits.planner is None
