@@ -421,6 +421,7 @@ def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
         assert process.stdout.readline() == "ready\n"
         assert call("check") == (0, "orders, query q: moving\n", "")
         process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)  # until then, its threads still answer
         told = f"lowmark: the service at {address} is there and does not answer: its driver hangs, or is stopped\n"
         assert call("check") == (2, "orders, query q: moving\n", told)
         assert f"lowmark: {json.loads(call('check', '--json')[1])['error']}\n" == told
