@@ -78,7 +78,7 @@ LEFT_OUT = frozenset((_IDLE, _FINISHED))
 
 # The columns are the signals, in their order: REPORT, IDLE, WAKE, PAUSE, RESUME, FINISH. The only forbidden pair is a
 # report of a finished split. A split without a watermark becomes PENDING where the table says ACTIVE. Alignment does
-# not pause an idle split, because an idle split holds nothing back (FLINK-39073).
+# not pause an idle split, because an idle split holds nothing back (FLINK-39073); it is paused when it comes back.
 _AFTER = {
     _PENDING: (_ACTIVE, _IDLE, _PENDING, _PAUSED, _PENDING, _FINISHED),
     _ACTIVE: (_ACTIVE, _IDLE, _ACTIVE, _PAUSED, _ACTIVE, _FINISHED),

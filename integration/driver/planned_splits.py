@@ -15,7 +15,7 @@ from lowmark.integration.transport.measure import Measured
 from lowmark.sources.metric_group import added_up
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import SplitId, SplitState
+from lowmark.watermark import SplitId
 from lowmark.watermark.splits.events import (
     BatchPlanned,
     Event,
@@ -46,8 +46,7 @@ class PlannedSplits(Splits):
     _unplanned: set[SplitId] = field(default_factory=set, init=False)  # known from an offset alone, without parents
 
     def __post_init__(self) -> None:
-        standings = self.watermarks.standings()
-        self._paused = frozenset(split for split, state, _ in standings if state is SplitState.PAUSED)  # by an old plan
+        self._paused = self.watermarks.held_back  # by an old plan
 
     @property
     def complete(self) -> bool:

@@ -91,6 +91,11 @@ class Split:
     def idle(self) -> None:
         self.state, self.pauses = IDLE, []
 
+    def pause_held_back(self, at_us: int) -> None:
+        """Pause a split that takes part again."""
+        if self.held_back:
+            self.state, self.stopped_at_us = PAUSED, at_us
+
     @property
     def live(self) -> SplitState:
         return PENDING if self.watermark_us is None else ACTIVE
@@ -177,7 +182,7 @@ class Definition:
             if fresh:
                 split.backlog_rows = None
             if split.state is not FINISHED:
-                self.delivered(split, event.watermarks_us.get(name), event.planned_at_us)
+                self.delivered(split, event.watermarks_us.get(name), event.planned_at_us, now_us)
         if fresh:
             self.batches.append(event.batch_id)
             self.rows += event.counts.rows
@@ -190,12 +195,7 @@ class Definition:
     def wake(self, split: Split, now_us: int) -> None:
         split.state, split.silent_since_us, split.by_hand = split.live, now_us, None
         self.stir(now_us)
-
-    def take_back(self, split: Split, now_us: int) -> None:
-        """End a mark."""
-        self.wake(split, now_us)
-        if split.held_back:
-            split.state, split.stopped_at_us = PAUSED, now_us
+        split.pause_held_back(now_us)
 
     def mark(self, name: str, now_us: int, until_us: int | None) -> None:
         split = self.splits.get(name)
@@ -230,7 +230,7 @@ class Definition:
         self.report(as_report, now_us, promised=True)
         self.batches = counted
 
-    def delivered(self, split: Split, watermark_us: int | None, planned_us: int) -> None:
+    def delivered(self, split: Split, watermark_us: int | None, planned_us: int, now_us: int) -> None:
         news = split.heard_us is None or planned_us > split.heard_us
         if watermark_us is not None:
             if split.waits and split.state is not PAUSED and split.stopped_at_us is not None:  # None: marked by hand
@@ -245,13 +245,15 @@ class Definition:
             since_us, until_us = split.by_hand
             if until_us is None and planned_us > since_us:
                 split.by_hand, split.state = None, split.live
+                split.pause_held_back(now_us)
         elif split.state is PENDING or (split.state is IDLE and news):
             split.state = split.live
+            split.pause_held_back(now_us)
 
     def decide(self, now_us: int) -> None:
         for split in self.splits.values():
             if split.by_hand is not None and split.by_hand[1] is not None and split.by_hand[1] <= now_us:
-                self.take_back(split, now_us)
+                self.wake(split, now_us)
         if self.timeout_us is not None and self.read_until_us is not None:
             for split in self.splits.values():
                 timed = split.state in (PENDING, ACTIVE) and not split.waits and not (split.backlog_rows or 0) > 0
@@ -494,7 +496,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
     def mark_active(self, name: str) -> None:
         split = self.definition.splits.get(name)
         if split is not None and split.by_hand is not None:
-            self.definition.take_back(split, self.now_us)
+            self.definition.wake(split, self.now_us)
         self.handle(SplitsMarkedActive((name,), "bert"))
 
     @rule(timeout_us=st.sampled_from((None, 3, TIMEOUT_US, 3 * TIMEOUT_US)))
@@ -517,7 +519,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
             split.silent_since_us, split.backlog_rows, split.heard_us = self.now_us, None, None
             split.pauses = []
             split.stopped_at_us = self.now_us if split.state is PAUSED else None
-            split.waits, split.held_back = False, split.state is PAUSED
+            split.waits, split.held_back = False, split.held_back and split.state is not FINISHED
         for split in self.definition.splits.values():
             if split.state is PENDING and (split.parents or split.left_us):
                 self.definition.wait(split, self.now_us)

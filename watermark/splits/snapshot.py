@@ -45,6 +45,7 @@ _CODES = {state: code for code, state in _STATES.items()}
 _LEVEL = 1
 """Of zlib. It is paid for in each batch: level 9 takes nine times as long and saves a twentieth of the bytes."""
 _SPOKEN = 0x80  # flag on the state: the watermark column counts
+_HELD_BACK = 0x40  # flag on IDLE: the split was paused, and not resumed since
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class StreamSnapshot:
     lost: tuple[int, int] | None = None  # the batch whose report was lost, and when the loss was known
     bound_rows: Mapping[SplitId, int] = field(default_factory=dict)  # about how many rows each bound was found from
     by_hand: Mapping[SplitId, Mark] = field(default_factory=dict)  # these splits are IDLE
+    held_back: frozenset[SplitId] = frozenset()  # paused and not resumed since; kept of IDLE splits
 
     def until(self, now_us: int) -> StreamSnapshot:
         """The snapshot without a past that is still to come, because the clock that wrote it may have been ahead."""
@@ -79,7 +81,8 @@ def encode(snapshot: StreamSnapshot) -> bytes:
     states, watermarks = [], []
     for split in ids:
         state, watermark_us = snapshot.splits[split]
-        states.append(_CODES[state] | (0 if watermark_us is None else _SPOKEN))
+        held_back = state is SplitState.IDLE and split in snapshot.held_back
+        states.append(_CODES[state] | (0 if watermark_us is None else _SPOKEN) | (_HELD_BACK if held_back else 0))
         watermarks.append(0 if watermark_us is None else watermark_us)
     names = _aligned(ids, snapshot.names)
     ancestry = [[child, *snapshot.ancestry[child]] for child in sorted(snapshot.ancestry, key=split_order)]
@@ -126,9 +129,11 @@ def decode(data: bytes) -> StreamSnapshot:
         kind_of_ids = str if kind == _KIND_NAMES else int
         _check(len(set(ids)) == len(ids) and all(type(split) is kind_of_ids for split in ids))
         splits = {
-            split: (_STATES[code & ~_SPOKEN], watermark_us if code & _SPOKEN else None)
+            split: (_STATES[code & ~(_SPOKEN | _HELD_BACK)], watermark_us if code & _SPOKEN else None)
             for split, watermark_us, code in zip(ids, watermarks, states, strict=True)
         }
+        flagged = [split for split, code in zip(ids, states, strict=True) if code & _HELD_BACK]
+        _check(all(splits[split][0] is SplitState.IDLE for split in flagged))
         ancestry = {child: (tuple(parents), left_us) for child, parents, left_us in ancestry_rows}
         bounds_us, lost = dict(bounds), None if lost is None else tuple(lost)
         bound_rows = {split: count for split, count in zip(bounds_us, rows, strict=True) if count}
@@ -148,7 +153,7 @@ def decode(data: bytes) -> StreamSnapshot:
             _check(is_int64(mark.since_us) and (mark.until_us is None or is_int64(mark.until_us)))
         TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
         low_us = low_us if low_known else None
-        kept = (splits, dict(names), ancestry, bounds_us, young_since_us, lost, bound_rows, by_hand)
+        kept = (splits, dict(names), ancestry, bounds_us, young_since_us, lost, bound_rows, by_hand, frozenset(flagged))
         return StreamSnapshot(low_us, *kept)
     except CorruptSnapshot:
         raise

@@ -66,7 +66,8 @@ class SplitStates:
             self._coalescer.assign(split, state=state, watermark_us=watermark_us)
             mark = saved.by_hand.get(split)
             why = f"{state.value} before the restart" if mark is None else str(mark)
-            self.records[split] = SplitRecord(now_us, why, held_back=state is SplitState.PAUSED)
+            held_back = state is SplitState.PAUSED or split in saved.held_back
+            self.records[split] = SplitRecord(now_us, why, held_back=held_back)
             self.timers.start(split, now_us)
             if state is SplitState.PAUSED:
                 self.timers.pause(split, now_us)
@@ -81,6 +82,11 @@ class SplitStates:
         if self.lost is not None:
             moments.append(self.lost[1] + self.timers.grace_us + 1)
         return min((us for us in moments if us is not None), default=None)
+
+    @property
+    def held_back(self) -> frozenset[SplitId]:
+        """See `SplitWatermarks.held_back`."""
+        return frozenset(split for split, record in self.records.items() if record.held_back)
 
     def spent_us(self, now_us: int) -> dict[SplitState, int]:
         """See `SplitWatermarks.spent_us`."""
@@ -173,6 +179,7 @@ class SplitStates:
             return
         if before is not SplitState.ACTIVE:
             self._note(split, before, why, changes)
+            self._pause_held_back(split, changes)
         comes_in = news and before in (SplitState.IDLE, SplitState.PENDING)
         low_us = self._coalescer.low_us if comes_in else record.came_in_at_us
         if low_us is not None and not careful:
@@ -223,7 +230,7 @@ class SplitStates:
                 self._note(split, before, "every row of it was processed", changes)
             case SplitsPaused():
                 self.records[split].held_back = True
-                self._pause(split, changes)
+                self._pause_held_back(split, changes)
             case SplitsResumed():
                 self.records[split].held_back = False
                 if self._coalescer.signal(split, Signal.RESUME):
@@ -237,9 +244,10 @@ class SplitStates:
             case SplitsMarkedIdle() if before is not SplitState.FINISHED:
                 self._mark(split, event, changes)
 
-    def _pause(self, split: SplitId, changes: Changes) -> None:
+    def _pause_held_back(self, split: SplitId, changes: Changes) -> None:
+        """Pause a split that is held back, unless it is left out; nobody pauses it again when it comes back."""
         before = self.lineage.state(split)
-        if self._coalescer.signal(split, Signal.PAUSE):
+        if self.records[split].held_back and self._coalescer.signal(split, Signal.PAUSE):
             self.timers.pause(split, changes.now_us)
             self._note(split, before, "it is not read at present", changes)
 
@@ -265,13 +273,11 @@ class SplitStates:
         changes.material = True
 
     def _take_back(self, split: SplitId, why: str, changes: Changes) -> None:
-        """End a mark: the split takes part again, and is timed from now on, unless it is held back."""
+        """End a mark: the split takes part again."""
         if self.by_hand.pop(split, None) is None:
             return
         changes.material = True
         self._rejoin(split, why, changes)
-        if self.records[split].held_back:  # nobody pauses it again
-            self._pause(split, changes)
         changes.returned(split, self.lineage.watermark_us(split), self._coalescer.low_us, None)
 
     # -- time
@@ -326,12 +332,13 @@ class SplitStates:
         self._note(split, before, why, changes)
 
     def _rejoin(self, split: SplitId, why: str, changes: Changes) -> None:
-        """Wait for an idle split again, from now on."""
+        """Wait for an idle split again, and time it from now on, unless it is held back."""
         self._coalescer.signal(split, Signal.WAKE)
         self.records[split].pending_since_us = changes.now_us
         self.timers.start(split, changes.now_us)
         self.timers.sign_of_life(changes.now_us)
         self._note(split, SplitState.IDLE, why, changes)
+        self._pause_held_back(split, changes)
 
     def _only_rows_bring_back(self, split: SplitId) -> bool:
         by_grace = self.records[split].by_grace and self.lineage.watermark_us(split) is None

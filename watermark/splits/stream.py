@@ -264,6 +264,11 @@ class SplitWatermarks:
         """The splits that a person has left out, each with the mark."""
         return self._states.by_hand
 
+    @property
+    def held_back(self) -> frozenset[SplitId]:
+        """The splits that were paused and not resumed since; those of them that take part are PAUSED."""
+        return self._states.held_back
+
     # -- restart
 
     def snapshot(self, names: Mapping[SplitId, str] | None = None) -> bytes:
@@ -285,6 +290,7 @@ class SplitWatermarks:
                 lost=states.lost,
                 bound_rows={} if bounds is None else bounds.kept_rows,
                 by_hand=states.by_hand,
+                held_back=states.held_back,
             )
         )
 

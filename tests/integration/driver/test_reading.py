@@ -42,6 +42,7 @@ from lowmark.integration.verdict import verdict
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitState, WatermarkStrategy, format_time_us
+from lowmark.watermark.splits.events import SplitsMarkedIdle, Tick
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 from lowmark.watermark.tasks.status import run_mark
 
@@ -206,6 +207,18 @@ def test_what_alignment_holds_is_paused_until_it_is_let_go(query: Query) -> None
     assert query.state_of("a") is SplitState.PAUSED
     query.plan(2, "a", claims_us={"a": 100 * SECOND})
     assert query.state_of("a") is SplitState.ACTIVE
+
+
+def test_what_alignment_held_when_the_query_ended_is_let_go_by_the_next_run_although_a_person_has_left_it_out(
+    query: Query,
+) -> None:
+    query.plan(1, "a", "b", claims_us={"a": 100 * SECOND}, paused=frozenset("a"))
+    query.run.hear(SplitsMarkedIdle((KEY.split_id(("a",)),), "anna", 60 * SECOND), query.now_us)
+    again = Query(state=query.run.state())
+    again.plan(2, "a", "b", claims_us={"a": 100 * SECOND})
+    again.run.hear(Tick(), 60 * SECOND)
+
+    assert again.state_of("a") is SplitState.ACTIVE
 
 
 def test_children_stand_where_their_parents_are(query: Query) -> None:

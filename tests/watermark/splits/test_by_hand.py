@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from lowmark.watermark import NotifyNewLowWatermark, SplitState, WatermarkStrategy, explain
 from lowmark.watermark.splits.events import (
     BatchPlanned,
@@ -137,11 +138,14 @@ def test_a_mark_leaves_out_what_alignment_pauses_and_what_was_idle_before() -> N
     assert world.coordinator.status(4).by_hand == (("b", "left out by hand by bert until it speaks"),)
 
 
-def test_alignment_holds_a_split_back_also_after_its_mark() -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+def test_alignment_holds_a_split_back_also_after_its_mark(restarts: bool) -> None:
     for ends in (Tick(), SplitsMarkedActive(("b",), "bert")):
         world = World(WatermarkStrategy(idle_timeout_us=10 * S))
         world.take(SplitsPaused(("b",)), 2)
         world.take(SplitsMarkedIdle(("b",), "anna", 20 * S), 3)
+        if restarts:
+            world.restart(4)
         changed, _ = world.take(ends, 20)
         assert changed == SplitStateChanged("b", IDLE, PAUSED, "it is not read at present")
         for now_s in range(21, 60, 3):
@@ -149,6 +153,18 @@ def test_alignment_holds_a_split_back_also_after_its_mark() -> None:
         assert (world.state(), world.low_us, world.coordinator.holder) == (PAUSED, 60 * S, "b")
         world.take(SplitsResumed(("b",)), 60)
         assert world.state() is ACTIVE
+
+
+def test_a_row_ends_the_mark_of_a_split_that_alignment_holds_back_since_and_no_silence_leaves_it_out() -> None:
+    world = World(WatermarkStrategy(idle_timeout_us=10 * S))
+    world.take(SplitsMarkedIdle(("b",), "anna"), 2)
+    world.take(SplitsPaused(("b",)), 4)
+    world.report(3, b=5 * S)  # of the batch before the pause
+    for now_s in range(5, 60, 3):
+        world.report(now_s, a=90 * S)
+    assert (world.state(), world.low_us, world.coordinator.holder) == (PAUSED, 60 * S, "b")
+    world.take(SplitsResumed(("b",)), 60)
+    assert world.state() is ACTIVE
 
 
 def test_a_split_that_alignment_released_during_its_mark_is_active_after_it() -> None:

@@ -32,9 +32,10 @@ MARKED = StreamSnapshot(
     {7: (SplitState.IDLE, 5), 8: (SplitState.IDLE, None)},
     by_hand={8: Mark("anna", -(2**63), None), 7: Mark("Jürgen\n", 3, 2**63 - 1)},
 )
+HELD_BACK = StreamSnapshot(5, {"a": (SplitState.IDLE, 5), "b": (SplitState.IDLE, 4)}, held_back=frozenset({"b"}))
 EVERY = {
     "numbers": NUMBERS, "names": NAMES, "empty": EMPTY, "resharded": RESHARDED, "bounded": BOUNDED, "young": YOUNG,
-    "lost": LOST, "weighed": WEIGHED, "marked": MARKED,
+    "lost": LOST, "weighed": WEIGHED, "marked": MARKED, "held back": HELD_BACK,
 }  # fmt: skip
 
 
@@ -119,10 +120,10 @@ def test_no_damaged_byte_goes_unnoticed() -> None:
 REST: list[object] = [[], [], [], None, None, []]
 
 
-def sealed(tail: object, *, ids: bytes = b"", kind: int = 1, count: int = 0) -> bytes:
+def sealed(tail: object, *, ids: bytes = b"", kind: int = 1, count: int = 0, state: int = 0) -> bytes:
     """Return a snapshot with any content and a valid checksum. A list is padded to the required number of parts."""
     tail = [*tail, *REST[len(tail) - 1 :]] if isinstance(tail, list) else tail
-    columns = ids + bytes(8 * count) + bytes(count)
+    columns = ids + bytes(8 * count) + bytes([state] * count)
     body = struct.pack("<B?qI", kind, False, 0, count) + columns + json.dumps(tail).encode()
     return struct.pack("<4sBII", b"LWMK", 1, len(body), zlib.crc32(body)) + zlib.compress(body)
 
@@ -147,6 +148,8 @@ def sealed(tail: object, *, ids: bytes = b"", kind: int = 1, count: int = 0) -> 
         sealed([[], []], kind=0, ids=bytes(16), count=2),
         sealed([["a"], [], [], [], "1970"], count=1),
         sealed([["a"], [], [], [], None, [1]], count=1),
+        sealed([["a"], []], count=1, state=5),
+        sealed([["a"], []], count=1, state=0x41),
         sealed(None),
     ],
 )

@@ -9,6 +9,7 @@ from lowmark.watermark import (
     InvalidSplitId,
     InvalidWatermark,
     NotifyNewLowWatermark,
+    SplitId,
     SplitState,
     WatermarkStrategy,
 )
@@ -364,6 +365,24 @@ def test_a_paused_split_is_never_idle_and_its_pause_is_no_silence() -> None:
     assert history.on(100, SplitsResumed(("a", "x"))) == [("a", "active")]
     assert history.on(106, Polled(at(106))) == []
     assert history.on(107, Polled(at(106.000001))) == [("a", "idle")]
+
+
+@pytest.mark.parametrize("comes_back", [{"a": 51}, {}])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_split_that_was_idle_when_it_was_held_back_is_paused_once_it_comes_back(
+    comes_back: dict[SplitId, int], restarts: bool
+) -> None:
+    """Its row was planned before, or its rows wait; nobody would pause it again, and silence would pass its rows."""
+    history = history_of(a=50, b=90)
+    assert history.on(11, Polled(at(10.000001)))[0] == ("a", "idle")
+    assert history.on(12, SplitsPaused(("a",))) == []
+    if restarts:
+        history.restart(12)
+    came = batch(1, 13, {**comes_back, "b": 110}, backlog={"a": 5})
+
+    assert history.on(13, came)[0] == ("a", "paused")
+    assert history.on(60, Polled(at(60))) == [("b", "idle")]
+    assert history.on(61, SplitsResumed(("a",))) == [("a", "active")]
 
 
 # -- grace
