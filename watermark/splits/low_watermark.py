@@ -63,6 +63,8 @@ class LowWatermark:
         risen_us = None if held else self.coalescer.advance(wall_us)
         if risen_us is not None:
             changes.material, self.moved_at_us = True, changes.now_us
+        elif self.moved_at_us is None:
+            self.moved_at_us = changes.now_us
         if self.us is not None and (changed or changes.material):  # otherwise the holder is the same
             self.history.rose(changes.now_us, self.us, self.coalescer.holder)
         self.epoch += changes.material

@@ -20,8 +20,7 @@ because a batch that runs for five minutes reads nothing meanwhile. On this cloc
 counts (``idleness.py``), unless the strategy asks for time alone: while no split delivers, the stream is silent, and
 its splits do not become idle.
 
-Source: FLINK-4576 (the messages), FLIP-471 (time in which a split may be read), MillWheel (an absent split
-holds its value).
+Source: FLINK-4576 (messages), FLIP-471 (time in which a split may be read), MillWheel (an absent split holds).
 """
 
 from __future__ import annotations
@@ -130,8 +129,6 @@ class SplitWatermarks:
                 pass  # time passed: ``settle`` looks
             case _:
                 self._states.signal(event, changes)
-        if self._low.moved_at_us is None:
-            self._low.moved_at_us = now_us
         self._states.settle(changes)
         self._reports.tally.returned_late += len(changes.late)
         effects = self._states.told(changes)

@@ -18,6 +18,7 @@ from lowmark.watermark.state import IdleClock
 
 START_US = 1_700_000_000_000_000
 PLAIN = WatermarkStrategy.for_monotonous_timestamps()
+IDLENESS = PLAIN.with_idleness("10 seconds", clock="time")
 BY_TIME = WatermarkStrategy(idle_clock=IdleClock.TIME)  # silence counts even if no split delivers
 
 
@@ -97,3 +98,10 @@ def short(effect: Effect) -> object:
             return (effect.split, effect.after.value)
         case SplitReturnedLate():
             return (f"{effect.split} late by", effect.behind_us)
+
+
+def history_of(**watermarks_us: int) -> History:
+    """A history of splits with watermarks from batch 0, planned at second 0, with idleness of 10 seconds."""
+    history = History(IDLENESS)
+    history.on(0, batch(0, 0, {str(split): us for split, us in watermarks_us.items()}))
+    return history

@@ -9,7 +9,6 @@ from lowmark.watermark import (
     InvalidSplitId,
     InvalidWatermark,
     NotifyNewLowWatermark,
-    SplitId,
     SplitState,
     WatermarkStrategy,
 )
@@ -31,17 +30,17 @@ from lowmark.watermark.splits.low_watermark import ALL_IDLE_STEP_US
 from lowmark.watermark.splits.snapshot import decode
 from lowmark.watermark.splits.stream import SplitWatermarks
 
-from tests.watermark.splits.history import BY_TIME, PLAIN, History, at, batch, restored, watermarks_of
-
-IDLENESS = PLAIN.with_idleness("10 seconds", clock="time")
-
-
-def history_of(**watermarks_us: int) -> History:
-    """A history of splits with watermarks from batch 0, planned at second 0, with idleness of 10 seconds."""
-    history = History(IDLENESS)
-    history.on(0, batch(0, 0, {str(split): us for split, us in watermarks_us.items()}))
-    return history
-
+from tests.watermark.splits.history import (
+    BY_TIME,
+    IDLENESS,
+    PLAIN,
+    History,
+    at,
+    batch,
+    history_of,
+    restored,
+    watermarks_of,
+)
 
 # -- the low watermark
 
@@ -256,20 +255,6 @@ def test_silence_is_measured_by_what_was_read_not_by_how_long_a_batch_ran() -> N
     assert history.state("a") == "active"
 
 
-def test_a_split_that_was_paused_before_a_restart_is_not_timed_until_it_goes_on() -> None:
-    history = history_of(a=50, b=90)
-    history.on(1, SplitsPaused(("a",)))
-    history.restart(2)
-    history.on(60, batch(1, 60, {"b": 100}))
-    assert history.state("a") == "paused"
-
-    history.on(61, SplitsResumed(("a",)))
-    history.on(69, batch(2, 69, {"b": 101}))
-    assert history.state("a") == "active"
-    history.on(72, batch(3, 72, {"b": 102}))
-    assert history.state("a") == "idle"
-
-
 @pytest.mark.parametrize("spoke", ["a", None])
 def test_a_stream_is_not_silent_while_a_split_that_never_spoke_has_rows_waiting(spoke: str | None) -> None:
     history = History(PLAIN.with_idleness("10 seconds"))
@@ -337,52 +322,12 @@ def test_a_split_that_returns_exactly_at_the_low_watermark_is_not_late() -> None
     assert history.on(13, batch(2, 13, {"a": 100, "b": 110})) == [("a", "active")]
 
 
-def test_a_report_that_was_planned_in_a_pause_and_arrives_after_it_starts_no_silence_in_the_pause() -> None:
-    history = History(PLAIN.with_idleness("1 minute", clock="time"))
-    history.on(0, batch(0, 0, {"a": 10}))
-    history.on(50, SplitsPaused(("a",)))
-    history.on(100, SplitsResumed(("a",)))
-    history.on(100, batch(1, 60, {"a": 20}))
-
-    assert history.on(121, Polled(at(121))) == []
-    assert history.on(161, Polled(at(160.000001))) == [("a", "idle")]
-
-
 def test_rows_without_a_usable_time_are_activity() -> None:
     history = history_of(a=50, b=90)
     history.on(12, batch(1, 12, {"b": 100}))
 
     assert history.on(13, batch(2, 13, {"b": 110}, rows={"a": 2, "b": 1})) == [("a", "active")]
     assert history.status(13).holder == "a"
-
-
-def test_a_paused_split_is_never_idle_and_its_pause_is_no_silence() -> None:
-    history = history_of(a=50, b=90)
-
-    assert history.on(4, SplitsPaused(("a", "x"))) == [("a", "paused")]
-    assert history.on(100, Polled(at(100)))[1:] == []
-    assert history.state("a") == "paused"
-    assert history.on(100, SplitsResumed(("a", "x"))) == [("a", "active")]
-    assert history.on(106, Polled(at(106))) == []
-    assert history.on(107, Polled(at(106.000001))) == [("a", "idle")]
-
-
-@pytest.mark.parametrize("comes_back", [{"a": 51}, {}])
-@pytest.mark.parametrize("restarts", [False, True])
-def test_a_split_that_was_idle_when_it_was_held_back_is_paused_once_it_comes_back(
-    comes_back: dict[SplitId, int], restarts: bool
-) -> None:
-    """Its row was planned before, or its rows wait; nobody would pause it again, and silence would pass its rows."""
-    history = history_of(a=50, b=90)
-    assert history.on(11, Polled(at(10.000001)))[0] == ("a", "idle")
-    assert history.on(12, SplitsPaused(("a",))) == []
-    if restarts:
-        history.restart(12)
-    came = batch(1, 13, {**comes_back, "b": 110}, backlog={"a": 5})
-
-    assert history.on(13, came)[0] == ("a", "paused")
-    assert history.on(60, Polled(at(60))) == [("b", "idle")]
-    assert history.on(61, SplitsResumed(("a",))) == [("a", "active")]
 
 
 # -- grace
