@@ -85,7 +85,7 @@ class Cooperation:
         )
         self._others.report(reply, heard_us)
         client = self._client
-        return run.shares and client is not None and run.share(client.low_us(task), self._now_us())
+        return run.shares and client is not None and run.job_low.rise(client.low_us(task), self._now_us())
 
     def guidance(self, stream: Stream, run: StreamRun | None) -> Guidance:
         """Return how far a stream may be read now. A stream of a group is held until the run is known as a task."""
@@ -200,7 +200,7 @@ class Cooperation:
         registration = TaskRegistered(
             task,
             token=run.token,
-            low_watermark_us=run.shared_low_us,
+            low_watermark_us=run.job_low.low_us,
             alignment=run.stream.strategy.alignment,
             throttled=run.stream.reads,
             expected_tasks=1 if self.job is None else self._job_queries,

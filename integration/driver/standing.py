@@ -146,7 +146,7 @@ class Standing:
             holder = None if run.shares else status.holder
             what_next = "The coordinator answers again."
             return replace(status, cause=Cause.COORDINATOR_AWAY, holder=holder, why=why, next=what_next)
-        if run.held_by_others(now_us):
+        if run.shares and run.job_low.held_by_others(now_us):
             why = (
                 f'other queries of job "{self._runs.cooperation.job}" hold it; these splits alone would allow {alone}. '
                 f"{explained_by(link.address)} names the query that holds it."

@@ -8,14 +8,11 @@ thread-safe.
 A run takes a report, a plan or a poll as a whole or not at all. After an error in the middle the run begins again as
 after a restart, from the state in its last answer and the changes taken since. Then it takes the same change once more.
 A second error ends the query.
-
-One file, because a report changes the whole run or nothing, so one object holds the state of the run.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -43,6 +40,7 @@ from lowmark.watermark.splits.events import Effect, Event, ReportLost, SplitsDis
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.splits.view import names_of
 
+from .job_low import JobLow
 from .kafka_partitions import KafkaPartitions
 from .planned_splits import PlannedSplits
 from .run_log import HolderLog, RowsLog, log_effect
@@ -54,8 +52,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lowmark")
 
-_ROUND_US = 5_000_000
-"""A low watermark that a query reported so long ago is in the job's, because a round takes about a second."""
 _SINCE_KEPT = 16
 """A run keeps so many reports and plans to begin again with, and then keeps the state after them instead."""
 
@@ -94,20 +90,14 @@ class StreamRun:
     begun_as: str | None = None  # until the run is tied, name or else id of its likely query; None: several are likely
     begun_run_id: str | None = None  # until the run is tied, Spark's id of its likely run; None: several are likely
     shares: bool = False  # its low watermark is the job's, which a coordinator publishes; see `cooperation.py`
-    shared_low_us: int | None = None  # the job's low watermark; first the one in the offset that the run started from
-    shared_since_us: int = 0  # when the job's low watermark last rose, or else when the run began
+    job_low: JobLow = field(default_factory=lambda: JobLow(None, 0))
     available_now: bool = False  # its query ends when nothing is new, and Spark has not told the reader so
     splits: Splits = field(init=False)
     _encoded: tuple[int, str] | None = None  # epoch, state
     _holder_log: HolderLog = field(default_factory=HolderLog)
     _rows_log: RowsLog = field(default_factory=RowsLog)
     _late_rows: Mapping[SplitId, int] | None = None  # None: not counted so far
-    _told_low_us: int | None = None
-    _told_plan: int | None = None  # the unreported plan when the low watermark was told; None: no such plan
-    _sure_low_us: int | None = None
     _news: list[NotifyNewLowWatermark] = field(default_factory=list)  # not passed to others yet
-    _shared_rises: int = 0
-    _own_rises: deque[tuple[int, int]] = field(default_factory=deque)  # when its splits' low watermark rose, to what
     _past_epochs: int = 0  # of watermarks that an error left half changed
     _whole: tuple[str | None, int] = (None, 0)  # the state to begin again from, and its time
     _since: list[Callable[[], list[Effect]]] = field(default_factory=list)  # changes taken after that state
@@ -138,8 +128,8 @@ class StreamRun:
         """Start a run, from state and low watermark of a checkpoint if it has them. Raises `CorruptSnapshot`."""
         watermarks = stream.watermarks(token, state, now_us)
         run = cls(stream, token, resumes, watermarks, asked_at_us=now_us, seen_at_us=now_us, _whole=(state, now_us))
-        run.began_us = now_us
-        run.shared_low_us, run.shared_since_us, run.wall_ahead_us = restored_low_us, now_us, wall_ahead_us
+        run.began_us, run.wall_ahead_us = now_us, wall_ahead_us
+        run.job_low = JobLow(restored_low_us, now_us)
         run.handle(SplitsDiscovered(tuple(stream.declared)), now_us)
         return run
 
@@ -200,32 +190,18 @@ class StreamRun:
     @property
     def low_watermark_us(self) -> int | None:
         """The low watermark that the heartbeat carries."""
-        return self.shared_low_us if self.shares else self.watermarks.low_watermark_us
+        return self.job_low.low_us if self.shares else self.watermarks.low_watermark_us
 
     @property
     def epoch(self) -> int:
         """Grows when the heartbeat needs a new offset."""
-        return self._past_epochs + self.watermarks.epoch + self._shared_rises
+        return self._past_epochs + self.watermarks.epoch + self.job_low.rises
 
     def refuse(self, why: str) -> None:
         """End the query with the next answer to its heartbeat, and log the reason once."""
         if self.refusal != why:
             log.error("%s", why)
         self.refusal = why
-
-    def share(self, low_watermark_us: int | None, now_us: int) -> bool:
-        """Take the low watermark that the job's coordinator published; it never goes back. Return whether it rose."""
-        known_us = self.shared_low_us
-        if low_watermark_us is None or (known_us is not None and low_watermark_us <= known_us):
-            return False
-        self._shared_rises += 1  # before the value, because an epoch without news does no harm
-        self.shared_low_us, self.shared_since_us = low_watermark_us, now_us
-        return True
-
-    def held_by_others(self, now_us: int) -> bool:
-        """Whether its splits were beyond the job's low watermark a round ago already."""
-        rises = [low_us for at_us, low_us in self._own_rises if at_us <= now_us - _ROUND_US]
-        return self.shares and bool(rises) and (self.shared_low_us is None or self.shared_low_us < rises[-1])
 
     def state(self) -> str:
         """Return the state for the offset that restores this run, base64; encoded once an epoch."""
@@ -239,7 +215,7 @@ class StreamRun:
         status = replace(status, set_by_hand=self.set_by_hand)
         if not self.shares:
             return status
-        return replace(status, low_watermark_us=self.shared_low_us, since=utc(self.shared_since_us))
+        return replace(status, low_watermark_us=self.job_low.low_us, since=utc(self.job_low.since_us))
 
     def named_splits(self) -> Mapping[str, SplitId]:
         """All known splits by the names that a status gives them. O(n log n)."""
@@ -258,14 +234,12 @@ class StreamRun:
 
     @property
     def sure_low_us(self) -> int | None:
-        """The run's low watermark without a plan that may not be written, because a restart may plan less."""
-        return self.watermarks.low_watermark_us if self.splits.unreported_plan is None else self._sure_low_us
+        """See `JobLow.sure_us`."""
+        return self.job_low.sure_us(self.watermarks.low_watermark_us, self.splits.unreported_plan)
 
     def tell(self) -> None:
-        """Call before the reader is answered. A newer plan proves that Spark wrote the previous answer."""
-        if self.splits.unreported_plan != self._told_plan:
-            self._sure_low_us = self._told_low_us
-        self._told_low_us, self._told_plan = self.watermarks.low_watermark_us, self.splits.unreported_plan
+        """See `JobLow.tell`."""
+        self.job_low.tell(self.watermarks.low_watermark_us, self.splits.unreported_plan)
 
     def answer(self, now_us: int) -> str:
         """Return the state for an answer with the current epoch and low watermark, and remember that both were told."""
@@ -369,16 +343,8 @@ class StreamRun:
             log_effect(self.stream, effect)
         self._holder_log.look(self.stream, self.watermarks, now_us, changed=bool(effects))
         if self.shares:
-            self._note_rise(now_us)
+            self.job_low.note_own(self.watermarks.low_watermark_us, now_us)
         return effects
-
-    def _note_rise(self, now_us: int) -> None:
-        """Note that its splits' low watermark rose; of the rises before the last round only the newest is kept."""
-        low_us, rises = self.watermarks.low_watermark_us, self._own_rises
-        if low_us is not None and (not rises or low_us > rises[-1][1]):
-            rises.append((now_us, low_us))
-            while len(rises) > 1 and rises[1][0] <= now_us - _ROUND_US:
-                rises.popleft()
 
     def _take(self, events: Iterator[Event], now_us: int) -> list[Effect]:
         return [effect for event in events for effect in self.handle(event, now_us)]

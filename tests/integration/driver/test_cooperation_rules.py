@@ -372,9 +372,9 @@ def test_waiting_for_others_is_worth_it_only_if_they_may_answer_with_more() -> N
     world.client.connected = True
     low_us = run.watermarks.low_watermark_us
     assert low_us is not None
-    run.share(low_us - 1, world.now_us)
+    run.job_low.rise(low_us - 1, world.now_us)
     assert world.cooperation.worth_waiting(run)
-    run.share(low_us, world.now_us)
+    run.job_low.rise(low_us, world.now_us)
     assert not world.cooperation.worth_waiting(run)
     run.shares = False
     assert not world.cooperation.worth_waiting(run)
