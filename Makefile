@@ -59,10 +59,10 @@ demo-pravega: java .venv/.installed-test .cache/jars/pravega.stamp .cache/jars/p
 demo-kinesis: java .venv/.installed-test ## the same on a server that stands in for Kinesis
 	@$(bin)/python -m tests.commands.demo_kinesis $(DEMO_ARGS)
 
-# The laws are held against an eighth of the worlds that make test draws (tests/laws/strategies.py).
+# The laws are held against a sixteenth of the worlds that make test draws (tests/laws/strategies.py).
 # The marks are those of tests/halves.py, which also keeps what starts a JVM or a server out of this half.
 check: lint ## before every commit: ruff, mypy --strict, all quick tests: without a JVM, a server and what takes long
-	@LOWMARK_DRAWS=few $(bin)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -q -m "not spark and not live and not slow and not torture" $(PYTEST_ARGS)
+	@LOWMARK_DRAWS=few $(bin)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -q --ignore tests/live -m "not spark and not live and not slow and not torture" $(PYTEST_ARGS)
 
 format: .venv/.installed-test ## the code as ruff lays it out, imports in order
 	@$(bin)/ruff check --fix-only --quiet .

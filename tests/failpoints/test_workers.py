@@ -151,6 +151,7 @@ def test_without_a_fault_it_goes_on(world: str) -> None:
     assert WORLDS[world](None)[0] == "went on"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", sorted(WORLDS))
 def test_an_error_in_every_function_is_told_to_all_who_wait(world: str) -> None:
     random, ends = Random(f"workers {world}"), Counter[str]()

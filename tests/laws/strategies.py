@@ -14,8 +14,8 @@ splits = st.sampled_from(SPLITS)
 
 
 def draws(many: int) -> int:
-    """The number of worlds or examples for a law: all in `make test`, an eighth in `make check`."""
-    return -(-many // 8) if os.environ.get("LOWMARK_DRAWS") == "few" else many
+    """The number of worlds or examples for a law: all in `make test`, a sixteenth in `make check`."""
+    return -(-many // 16) if os.environ.get("LOWMARK_DRAWS") == "few" else many
 
 
 # Zero is falsy, minus one is a common sentinel, and the others are near the ends of 64 bits.

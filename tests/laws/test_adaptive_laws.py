@@ -153,17 +153,9 @@ BATCHES = {0.9: (100, 600), 0.99: (2_000, 2_000), 0.999: (2_000, 3_000)}
 """Coverage -> (number of first batches, number of counted batches)."""
 
 
-@pytest.mark.parametrize(
-    ("stream", "coverage"),
-    [
-        *(pytest.param(stream, 0.9, id=f"0.9-{stream.name}") for stream in STREAMS),
-        *(
-            pytest.param(stream, coverage, id=f"{coverage}-{stream.name}", marks=pytest.mark.slow)
-            for coverage in (0.99, 0.999)
-            for stream in STREAMS
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", STREAMS, ids=[stream.name for stream in STREAMS])
+@pytest.mark.parametrize("coverage", [0.9, 0.99, 0.999])
 def test_of_every_stream_no_more_than_that_is_late(stream: LateStream, coverage: float) -> None:
     warm, batches = BATCHES[coverage]
     assert drive(stream, coverage, by_rows=True, warm=warm, batches=batches).rows <= SLACK
@@ -206,6 +198,7 @@ def test_rows_are_told_to_be_as_late_as_they_are_or_a_sixteenth_of_the_way_to_th
     assert (off_us <= np.abs(exact_us - times_us[0]) // 16 + 1).all(), f"seed {seed}"
 
 
+@pytest.mark.slow
 def test_a_split_takes_a_few_kilobytes_whatever_it_shows() -> None:
     bounds = AdaptiveBounds(WatermarkStrategy.for_adaptive_out_of_orderness().adaptive, {}, {})  # type: ignore[arg-type]
     chance, splits = np.random.default_rng(1), range(500)
@@ -221,6 +214,7 @@ def test_a_split_takes_a_few_kilobytes_whatever_it_shows() -> None:
     assert used / len(splits) < 4_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", STREAMS, ids=[stream.name for stream in STREAMS])
 def test_the_bound_that_an_audit_advises_covers_what_it_says_when_it_is_replayed(stream: LateStream) -> None:
     rows, count = 50, 1_500

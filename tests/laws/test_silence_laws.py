@@ -116,6 +116,7 @@ class World:
                 self.left_out_us = self.now_us
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_timeout_that_grows_passes_nobody_either_once_it_covers_the_pauses_of_single_splits(restart: bool) -> None:
     """The timeout grows from 3.8 to 12 s within half a minute; splits return within three quarters of 3.8 s."""

@@ -226,6 +226,7 @@ def test_nesting_without_end(target: Target) -> None:
     assert target.send(b"\x91" * 100_000) is grpc.StatusCode.INVALID_ARGUMENT
 
 
+@pytest.mark.slow
 def test_more_statements_than_anybody_has(target: Target) -> None:
     answer = target.send(messages.encode(Say("fuzz", [LeaseRenewed(TaskId("fuzz", "s", "0"), "r")] * 10_000)))
     target.check(answer)

@@ -249,6 +249,7 @@ BOUNDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", BOUNDS, ids=["constant", "adaptive"])
 def test_a_stream_without_claims_keeps_the_pace_of_its_group_and_both_are_read(strategy: WatermarkStrategy) -> None:
     seconds = range(5_000, 5_400)
@@ -271,6 +272,7 @@ def test_a_split_without_rows_does_not_stop_a_stream_without_claims_for_good() -
     assert len(query.rows) == 400
 
 
+@pytest.mark.slow
 def test_an_adaptive_bound_beyond_the_drift_does_not_slow_the_reading_down() -> None:
     """The cap of a watermark is turned into a time with the bound that made the watermark, not with the least bound."""
     times = [[at * SECOND] + [(at - 120) * SECOND] * (at % 10 == 0) for at in range(5_000, 6_000)]

@@ -763,6 +763,7 @@ def test_of_queries_that_ended_the_last_hundred_stay() -> None:
     assert queries == ["live"] + [f"q{n:03}" for n in range(3, 103)]
 
 
+@pytest.mark.slow
 def test_a_query_that_runs_again_keeps_its_past_however_many_others_end() -> None:
     first, second = two_splits(), FakeRun("t2")
     first.ended = True

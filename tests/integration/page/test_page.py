@@ -407,6 +407,7 @@ def test_nobody_is_an_answer_too() -> None:
     assert (answer["services"], answer["runs"], answer["selected"], answer["splits"]) == ([], [], None, [])
 
 
+@pytest.mark.slow
 def test_five_thousand_splits_cost_little() -> None:
     run = FakeRun("t1")
     run.report({f"device-{n:05}": n for n in range(5_000)})

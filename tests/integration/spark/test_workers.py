@@ -94,6 +94,7 @@ def test_a_source_of_sources_needs_what_each_of_them_needs() -> None:
     assert HybridSource(Finite(Path()), later).requires == ("no_such_client",)
 
 
+@pytest.mark.slow
 def test_an_error_names_the_source_and_the_packages_that_its_workers_lack(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

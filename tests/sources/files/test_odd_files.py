@@ -131,6 +131,7 @@ def test_a_column_that_begins_behind_the_first_block_of_a_json_file_is_read(tmp_
     assert rows[-1] == {"id": 7, "ts": dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [False, True])
 def test_a_first_line_of_json_that_is_larger_than_a_block_is_read(tmp_path: Path, given: bool) -> None:
     text = "x" * 20_000_000
@@ -146,6 +147,7 @@ def test_a_last_line_of_json_without_a_line_break_tells_columns_too(tmp_path: Pa
     assert read(FileSource(str(tmp_path), format="json")) == [{"id": 1, "text": None}, {"id": None, "text": "a"}]
 
 
+@pytest.mark.slow
 def test_a_line_of_json_without_end_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"text": "' + "x" * 60_000_000 + '"}\n')
     with pytest.raises(FileUnreadable, match=r"a\.json.*a line of it takes more than 32 MiB"):

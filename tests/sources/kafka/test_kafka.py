@@ -263,6 +263,7 @@ def test_an_empty_range_is_finished_and_asks_nobody() -> None:
     assert consumer.calls == []
 
 
+@pytest.mark.slow
 def test_batches_are_bounded() -> None:
     chunks = [[message(n) for n in range(at, at + 2_000)] for at in range(0, 200_000, 2_000)]
     reader = reader_of(ScriptedConsumer(chunks), split(stop=200_000), step=0.0)

@@ -505,6 +505,7 @@ def client_of(records: Callable[..., Page]) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_looks_that_hang_and_end_while_a_batch_is_planned_give_their_shards_no_end() -> None:
     """An end without a look gave an empty slice with a claim, and the rows up to that end came after the claim."""
     planner = KinesisPlanner(KinesisSettings(region="eu-west-1"), go_on=False, client=cast("Any", Failing()))

@@ -436,6 +436,7 @@ def test_a_rate_bounds_what_is_read_and_saves_nothing_up(make: Any) -> None:
     assert 36 <= at[3] <= 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trigger_ms", "rate"), [(190, 10), (333, 40), (499, 10), (999, 40), (2_500, 40)])
 def test_a_rate_is_kept_over_a_minute_whatever_the_trigger_is(trigger_ms: int, rate: int) -> None:
     source = Rows(a=range(0, 6_000, 2), b=range(1_000, 4_000), c=range(5))

@@ -625,6 +625,7 @@ def test_who_was_read_least_far_comes_first_when_there_are_fewer_rows_than_split
     assert 20 <= firsts < 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("searchable", [True, False])
 def test_nobody_starves_when_the_first_ones_never_end(searchable: bool) -> None:
     """The budget is one row, and the splits without a known time, or far behind, are endless."""
@@ -774,6 +775,7 @@ def test_a_trickle_is_not_stopped_by_the_backlog_of_a_split_with_a_bad_clock() -
     assert (planned.slices["good"].rows, planned.slices["bad"].rows) == (4, 6)
 
 
+@pytest.mark.slow
 def test_a_bad_clock_has_its_turn_even_if_its_part_of_the_budget_is_no_row() -> None:
     log = Log({"bad": of_times([YEAR_2099_US] * 50), "good": every_second(BEGIN_US, 3_000)})
     starts = dict.fromkeys(log.splits, 0)

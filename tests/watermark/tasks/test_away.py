@@ -327,6 +327,7 @@ def test_a_status_with_a_limit_shows_those_first_who_are_waited_for(job: Job) ->
 # -- kept places
 
 
+@pytest.mark.slow
 def test_a_source_that_is_waited_for_is_not_forgotten_after_an_hour() -> None:
     def after_two_hours(of: int) -> list[str]:
         job = Job()
