@@ -567,6 +567,14 @@ def test_status_and_explain_show_a_query_that_failed_until_it_runs_again(driver:
     assert told() != mark
 
 
+def test_status_and_explain_show_only_the_last_run_of_a_query_that_has_ended(driver: Driver) -> None:
+    driver.runs = [run(f"t{number}", ended=True, failed=number == 1) for number in range(1, 4)]
+    marks = [stream["run"]["mark"] for stream in driver.answer(StatusRequest()).streams]
+    [service] = json.loads(call("status", "--json", "orders")[1])["services"]
+    assert [stream["run"]["mark"] for stream in service["streams"]] == marks[-1:]
+    assert len(json.loads(call("explain", "--json", "orders")[1])["streams"]) == 1
+
+
 def test_a_stream_whose_query_has_not_begun_is_not_said_to_need_a_wrap_alone(driver: Driver) -> None:
     """A service tells of a stream from the first batch of a query on."""
     code, _, err = call("status", "orders", "--connect", driver.address)
