@@ -448,6 +448,11 @@ def test_a_coordinator_that_hangs_is_no_driver_that_hangs(driver: Driver) -> Non
         told = f"lowmark: the coordinator at {address} is there and does not answer: it hangs, or is stopped\n"
         assert call("check") == (0, "orders, query q: moving\n", told)
         assert call("status")[::2] == (0, told)
+        waited, _, err = call("wait", "--past", "1970-01-01T00:00Z", "--timeout", "0 seconds")
+        assert (waited, err) == (1, told)
+        assert "error" not in json.loads(call("check", "--json")[1])
+        for command in ("status", "explain"):
+            assert f"lowmark: {json.loads(call(command, '--json')[1])['error']}\n" == told
 
 
 def test_services_are_asked_side_by_side(driver: Driver) -> None:
