@@ -160,6 +160,7 @@ class _Reading:
         self._of, self._kept, self._client, self._begins, self._ends = of, kept, client, begins, ends
         self._left = {partition for partition in begins if begins[partition] < ends[partition]}
         self._paused: set[TopicPartitionId] = set()
+        self._deleted: Offsets = {}  # partition -> the offset at which the broker has no record
         self._total = sum(ends.values()) - sum(begins.values())
         self._numbers: Offsets = {}  # partition -> its number as a split
         self._appended = self._mixed = False
@@ -184,6 +185,9 @@ class _Reading:
             for message in messages:
                 if message.error() is not None:
                     self._hear(message)
+            if self._deleted:
+                self._pass_deleted()
+                news_at = looked_at = time.monotonic()
             now = time.monotonic()
             if now - news_at > self._of.give_up_after_seconds:
                 said = f" ({self._kept.errors.said})" if self._kept.errors.said else ""
@@ -295,7 +299,7 @@ class _Reading:
                 self._end_at(partition, offset_of(message))
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             if partition in self._left:
-                self._pass_deleted(partition, offset_of(message))
+                self._deleted[partition] = offset_of(message)
         elif error.code() in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
             KafkaError._UNKNOWN_PARTITION,
@@ -306,21 +310,27 @@ class _Reading:
             where = f"{split_name(partition)}: " if partition in self._ends else ""
             self.why_short = f"{where}{error.str()}"
 
-    def _pass_deleted(self, partition: TopicPartitionId, offset: int) -> None:
-        """Read on at the first record that is left; the broker has no record at the offset."""
-        from confluent_kafka import TopicPartition
-
-        name = split_name(partition)
+    def _pass_deleted(self) -> None:
+        """Read on at the first records that are left. Many partitions take one question, because each may be slow."""
+        deleted, self._deleted = self._deleted, {}
+        action = f"look up where {counted(len(deleted), 'partition', ('begins', 'begin'))}"
         try:
-            action = f"look up where {name} begins"
-            [(begins, _)] = self._client.positions([{partition: KafkaOffsets.earliest()}], action)
+            [(begins, _)] = self._client.positions([dict.fromkeys(deleted, KafkaOffsets.earliest())], action)
         except KafkaUnavailable as away:
             self.why_short = f"the brokers went away: {away.cause}"
             return
-        begin = begins[partition]
-        if begin is None or begin <= offset:
-            self._end_at(partition, offset)
-            return
+        for partition, offset in deleted.items():
+            begin = begins[partition]
+            if begin is None or begin <= offset:
+                self._end_at(partition, offset)
+            else:
+                self._go_on_at(partition, offset, begin)
+
+    def _go_on_at(self, partition: TopicPartitionId, offset: int, begin: int) -> None:
+        """Read a partition on at `begin`, without the records from `offset` on that were deleted."""
+        from confluent_kafka import TopicPartition
+
+        name = split_name(partition)
         self._of.notes.append(f"offsets {offset} to {begin - 1} of {name} were deleted before they were read")
         if begin >= self._ends[partition]:
             self._end(partition)

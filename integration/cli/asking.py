@@ -41,7 +41,7 @@ def ask(
     Args:
         limit: number of splits of a stream, and of tasks at a coordinator.
         ended: whether all queries that ended are among the streams; else those that failed, and do not run again, and
-            those of a named stream that no running query has.
+            the last run of each query of a named stream that no running query has.
         hung: receives the errors of services that exist and give no status; `tell` hears of them, too.
         tell: called with a line on each service or coordinator that does not answer.
 
@@ -77,7 +77,7 @@ def ask(
     shown = services if ended else _running_or_failed(services)
     if name is None:
         return shown, coordinators
-    return _only(name, shown if name in _names(shown) else services, coordinators)
+    return _only(name, shown if name in _names(shown) else _last(services), coordinators)
 
 
 def _side_by_side(
@@ -142,6 +142,14 @@ def _running_or_failed(services: Services) -> Services:
     now = datetime.now(timezone.utc)
     failed = {id(run) for _, run, _ in newest(services) if verdict(run, now) == "failed"}
     return [(a, _kept(r, lambda run: not run["run"]["ended"] or id(run) in failed)) for a, r in services]
+
+
+def _last(services: Services) -> Services:
+    """Leave out all runs of a query but its newest, because a driver keeps up to 100 that ended."""
+    from lowmark.integration.transport.driver_rpc import newest
+
+    last = {id(run) for _, run, _ in newest(services)}
+    return [(a, _kept(r, lambda run: id(run) in last)) for a, r in services]
 
 
 def _kept(reply: StatusReply, keep: Callable[[dict[str, Any]], bool]) -> StatusReply:

@@ -34,9 +34,8 @@ def stream_table(stream: dict[str, Any], now_us: int) -> Table:
     known = {key: value for key, value in stream.items() if key != "cause"}
     seen, word = msgspec.convert(known, StreamStatus), _verdict(stream)
     facts = Table(
-        title=Text(printable(f"{seen.name}, query {stream['query']}"), overflow="fold"),
+        title=Text(printable(f"{seen.name}, query {stream['query']}"), style="bold", overflow="fold"),
         title_justify="left",
-        title_style="bold",
         show_header=False,
         box=None,
         padding=(0, 2),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from lowmark.integration.console import EscapingConsole, print_json, print_lines
-from lowmark.integration.errors import ServiceUnreachable
+from lowmark.integration.console import EscapingConsole, print_error, print_json, print_lines
 from lowmark.watermark.printable import printable
 from rich.text import Text
 
@@ -73,15 +73,15 @@ def status(
         else:
             show_coordinator(coordinator, answer, console, now_us=time.time_ns() // 1_000)
         return
-    hung: list[ServiceUnreachable] = []
-    replies, coordinators = ask(name, connect, token_file, most, hung=hung)
+    silent: list[str] = []
+    replies, coordinators = ask(name, connect, token_file, most, tell=partial(_tell, silent))
     if as_json:
         services = [
             {**_about(address, reply), "streams": [stream_json(stream) for stream in reply.streams]}
             for address, reply in replies
         ]
         known = {"services": services, "coordinators": [status_json(*each) for each in coordinators]}
-        print_json({**known, **_error(hung)})
+        print_json({**known, **_error(silent)})
         return
     for part in _parts(replies):
         console.print(part, soft_wrap=isinstance(part, Text))  # an address is neither wrapped nor cut
@@ -93,11 +93,15 @@ def _about(address: str, reply: StatusReply) -> dict[str, Any]:
     return {"address": address, "application": reply.application, "pid": reply.pid}
 
 
-def _error(hung: list[ServiceUnreachable]) -> dict[str, str | None]:
-    """Say in JSON that a service is missing in it, which `ask` has said on stderr."""
-    from lowmark.integration.transport.driver_rpc import why_silent
+def _tell(silent: list[str], line: str) -> None:
+    """Say on stderr that a service or coordinator does not answer, and note it for the JSON."""
+    print_error(line)
+    silent.append(line)
 
-    return {"error": why_silent(hung[0])} if hung else {}
+
+def _error(silent: list[str]) -> dict[str, str]:
+    """Say in JSON that a service or coordinator is missing in it."""
+    return {"error": silent[0]} if silent else {}
 
 
 def _parts(replies: list[tuple[str, StatusReply]]) -> Iterator[RenderableType]:
@@ -138,15 +142,15 @@ def explain(
             texts = [each["explanation"] for each in (*said["sources"], *said["groups"])]
             print_lines("\n\n".join(texts) if texts else "no task is registered")
         return
-    hung: list[ServiceUnreachable] = []
-    replies, coordinators = ask(name, connect, token_file, SHOWN, hung=hung)
+    silent: list[str] = []
+    replies, coordinators = ask(name, connect, token_file, SHOWN, tell=partial(_tell, silent))
     if as_json:
         told = [
             {**_about(address, reply), "query": stream["query"], "stream": stream["name"], "explanation": text}
             for address, reply in replies
             for stream, text in zip(reply.streams, reply.explanations, strict=True)
         ]
-        print_json({"streams": told, **_error(hung)})
+        print_json({"streams": told, **_error(silent)})
         return
     texts = [text for _, reply in replies for text in reply.explanations]
     more = [f"; `lowmark explain --coordinator {shlex.quote(at)}` tells of the queries there" for at, _ in coordinators]

@@ -74,6 +74,7 @@ class Journal:
         self.path = path
         self._known: dict[Key, tuple[int, int]] = {}  # each row's number, and the checksum of its key
         self._last = 0
+        self._files: list[os.stat_result] = []  # as they were after the last write
         if not path.name:
             raise JournalRefused(str(path), "it is a folder", "name a file in it with --journal.")
         self._folder = self._open_folder()
@@ -138,8 +139,10 @@ class Journal:
                 base.executemany("DELETE FROM part WHERE number = ?", gone)
         except (OSError, sqlite3.Error) as failed:
             raise self._refused(failed) from failed
-        with suppress(OSError):  # the next write notices a missing file
-            self._files = self._present()  # both only grow
+        with suppress(OSError):  # the next write notices a missing file, and one that was replaced meanwhile
+            found = self._present()
+            if all(map(os.path.samestat, found, self._files)):
+                self._files = found  # both only grow
         self._last += len(known)
         self._known |= known
         for key in [key for key, state in changes.items() if state is None]:

@@ -145,7 +145,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         self._records_per_read = records_per_read
         rates: dict[str, Any] = {"reads_per_second": reads_per_second, "bytes_per_second": bytes_per_second}
         for name, rate in rates.items():
-            if rate is not None and not (type(rate) in (int, float) and rate > 0):
+            if rate is not None and not (isinstance(rate, int | float) and rate is not True and rate > 0):
                 raise InvalidKinesisOption(name, shown(rate), "a number above 0", "None does not limit.")
         self.fetching = Fetching.side_by_side(fetchers)
         texts: dict[str, Any] = {

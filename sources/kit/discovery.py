@@ -393,7 +393,7 @@ def _fault(found: object) -> str | None:
 
 def _has_its_types(split: Any) -> bool:
     numbers = isinstance(split.start, int) and isinstance(split.stop, int | None)
-    return numbers and isinstance(split.split_id, str) and isinstance(split.parents, tuple | list)
+    return numbers and isinstance(split.split_id, str) and isinstance(split.parents, tuple | list | set | frozenset)
 
 
 def _with_slack(many: int) -> int:

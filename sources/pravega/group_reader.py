@@ -124,6 +124,7 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
     def _checkpoint(self, group: PravegaGroup) -> Mapping[tuple[str, int], int] | None:
         try:
             reached = group.checkpoint(WAIT_SECONDS)
+            self._tell_wait(group, waits=reached is None)
         except GroupReset as reset:
             log.warning(
                 "reader group %s: its checkpoint cannot be taken (%s), so the group is set to where the query stands. "
@@ -132,7 +133,11 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
             self._waits_since = self._trouble = None  # the reset ends the checkpoint that waited
             self._join(group)
             return None
-        if reached is not None:
+        return reached
+
+    def _tell_wait(self, group: PravegaGroup, *, waits: bool) -> None:
+        """Say for which readers a checkpoint waits, if it waits for long. Raises GroupReset."""
+        if not waits:
             self._waits_since = self._trouble = None
         elif self._waits_since is None:
             self._waits_since = self._now_seconds()
@@ -145,7 +150,6 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
             if self._trouble is None:
                 log.warning("%s", told)
             self._trouble = told
-        return reached
 
     # -- in a task
 

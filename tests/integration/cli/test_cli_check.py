@@ -448,6 +448,11 @@ def test_a_coordinator_that_hangs_is_no_driver_that_hangs(driver: Driver) -> Non
         told = f"lowmark: the coordinator at {address} is there and does not answer: it hangs, or is stopped\n"
         assert call("check") == (0, "orders, query q: moving\n", told)
         assert call("status")[::2] == (0, told)
+        waited, _, err = call("wait", "--past", "1970-01-01T00:00Z", "--timeout", "0 seconds")
+        assert (waited, err) == (1, told)
+        assert "error" not in json.loads(call("check", "--json")[1])
+        for command in ("status", "explain"):
+            assert f"lowmark: {json.loads(call(command, '--json')[1])['error']}\n" == told
 
 
 def test_services_are_asked_side_by_side(driver: Driver) -> None:
@@ -565,6 +570,14 @@ def test_status_and_explain_show_a_query_that_failed_until_it_runs_again(driver:
     driver.runs = [failed, run("t4")]
     assert len(told()) == 1
     assert told() != mark
+
+
+def test_status_and_explain_show_only_the_last_run_of_a_query_that_has_ended(driver: Driver) -> None:
+    driver.runs = [run(f"t{number}", ended=True, failed=number == 1) for number in range(1, 4)]
+    marks = [stream["run"]["mark"] for stream in driver.answer(StatusRequest()).streams]
+    [service] = json.loads(call("status", "--json", "orders")[1])["services"]
+    assert [stream["run"]["mark"] for stream in service["streams"]] == marks[-1:]
+    assert len(json.loads(call("explain", "--json", "orders")[1])["streams"]) == 1
 
 
 def test_a_stream_whose_query_has_not_begun_is_not_said_to_need_a_wrap_alone(driver: Driver) -> None:

@@ -30,6 +30,7 @@ from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
+from rich.console import Console
 from rich.text import Text
 
 from tests.integration.cli import test_cli
@@ -180,6 +181,16 @@ def test_a_stream_shows_the_names_of_its_query_and_its_holder_whole(width: int) 
     assert "…" not in out
     assert max(cells(line) for line in out.splitlines()) <= width
     assert bare(f"payments\\x1b[2J, query {run.query}") in bare(out)
+
+
+def test_the_name_of_a_stream_is_bold_in_a_terminal() -> None:
+    run = FakeRun("t1")
+    run.report({"a": 1})
+    [stream] = reply([run], StatusRequest(limit=None)).streams
+    told = io.StringIO()
+    terminal = Console(file=told, force_terminal=True, color_system="standard", width=80)
+    terminal.print(stream_table(stream, now_us=2_000_000))
+    assert f"\x1b[1m{stream['name']}, query {stream['query']}" in told.getvalue()
 
 
 def shared(*tasks: TaskId, group: str | None = None, of: int = 1) -> StatusAnswer:

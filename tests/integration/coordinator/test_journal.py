@@ -308,6 +308,22 @@ def test_a_file_that_the_next_start_would_not_find_is_not_written(path: Path, aw
     journal.close()
 
 
+def test_a_file_that_is_replaced_during_a_write_is_not_taken_for_the_own_one(path: Path) -> None:
+    journal = Journal(path)
+    shutil.copy(path, path.with_name("copy"))
+
+    def replace(statement: str) -> None:
+        if statement == "COMMIT":
+            path.with_name("copy").replace(path)
+
+    journal._base.set_trace_callback(replace)
+    journal.write(rows(a="old"))
+    journal._base.set_trace_callback(None)
+    with pytest.raises(JournalRefused, match="replaced"):
+        journal.write(rows(a="new"))
+    journal.close()
+
+
 def test_the_hint_for_a_damaged_one_does_not_mix_a_copy_with_what_came_after_it(path: Path) -> None:
     with closing(Journal(path)) as journal:
         journal.write(rows(a="old", b="old"))

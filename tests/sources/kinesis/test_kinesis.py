@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from botocore.exceptions import ClientError
 from lowmark.sources import Boundedness, Fetched, SplitsAddition
@@ -96,6 +97,11 @@ NAMED: dict[str, Any] = {"streams": ["orders"], "region": "eu-west-1"}
 def test_options_that_make_no_sense_are_refused_with_a_hint(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidKinesisOption, match=words):
         KinesisSource(**{**NAMED, **changes})
+
+
+def test_a_rate_may_be_a_float_of_numpy() -> None:
+    source = KinesisSource(**NAMED, reads_per_second=np.float64(2.5))
+    assert source._settings.reads_per_second == 2.5
 
 
 @pytest.mark.parametrize("time", ["2026-01-01", datetime(2026, 1, 1, tzinfo=timezone.utc), 1.5, None])

@@ -31,7 +31,7 @@ from lowmark.sources.kit.discovery import (
 )
 from lowmark.sources.kit.simple import Rows, SimpleSplitReader
 from lowmark.sources.reading.checked_reader import BrokenSplitReader
-from lowmark.sources.serializer import UnreadableState
+from lowmark.sources.serializer import DataclassSerializer, UnreadableState
 from lowmark.sources.testing import ManualEnumeratorContext
 
 from tests.sources.numbered import ROWS, Numbered
@@ -410,6 +410,14 @@ def test_an_answer_without_splits_in_it_is_told_in_words(given: Any, said: str) 
     found.enumerator = DiscoveringEnumerator(found.context, found.discover, period_seconds=60.0, source="Tables")
     with pytest.raises(DiscoveryFailed, match=f"Tables: cannot discover splits, at the first attempt: .*{said}"):
         found.start(0)
+
+
+@pytest.mark.parametrize("parents", [("a",), ["a"], {"a"}, frozenset("a")])
+def test_parents_may_also_be_a_list_or_a_set(parents: Any) -> None:
+    found = Found(A, SourceSplit(split_id="child", parents=parents), readers=1).start(0)
+    [kept] = [split for _, split in found.context.assigned if split.split_id == "child"]
+    packed = DataclassSerializer(SourceSplit)
+    assert packed.deserialize(packed.version, packed.serialize(kept)) == SourceSplit(split_id="child", parents=("a",))
 
 
 def test_a_bounded_source_is_looked_through_once() -> None:

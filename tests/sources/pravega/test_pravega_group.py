@@ -166,6 +166,25 @@ def test_a_group_that_somebody_else_resets_is_set_back(caplog: pytest.LogCapture
     assert bench.reader.should_trigger_checkpoint() is not None
 
 
+def test_a_group_that_is_deleted_while_a_checkpoint_waits_for_its_readers_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A person who reads that readers have died may delete the group, and the query asks for their names."""
+
+    def deleted(_group: FakeGroup) -> list[str]:
+        raise GroupReset("reader group shop/g was deleted")
+
+    bench = Bench()
+    bench.tails.tail = 100
+    bench.group.answers = [None, None, {("orders", 0): 100}]
+    assert bench.reader.should_trigger_checkpoint() is None
+    bench.now = 20.0
+    monkeypatch.setattr(FakeGroup, "readers", deleted)
+    assert bench.reader.should_trigger_checkpoint() is None
+    assert len(bench.group.joined) == 2
+    assert bench.reader.should_trigger_checkpoint() is not None
+
+
 GONE = PravegaUnavailable("tcp://pravega:9090", "join a group", 1.0, "gone")
 
 

@@ -1,0 +1,62 @@
+"""`lowmark audit kafka` without a broker: one reading against a scripted consumer and client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+from lowmark.integration.audit.audit import Question
+from lowmark.integration.audit.event_time import TimeReader
+from lowmark.integration.audit.kafka import KafkaAudit, _Reading
+from lowmark.integration.audit.kafka_range import Topics
+from lowmark.sources.kafka.client import Positions
+from lowmark.sources.kafka.errors import KafkaUnavailable
+from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
+
+from tests.sources.kafka.test_kafka import ScriptedConsumer, eof, event, message
+
+PARTITIONS = [("orders", number) for number in range(3)]
+
+
+class SlowClient:
+    """Every partition begins at offset 8; each question takes 40 seconds."""
+
+    def __init__(self, clock: list[float], *, away: bool) -> None:
+        self.clock, self.away, self.asked = clock, away, 0
+
+    def positions(self, wanted: list[Mapping[TopicPartitionId, KafkaOffsets]], action: str) -> list[Positions]:
+        self.clock[0] += 40.0
+        self.asked += 1
+        if self.away:
+            raise KafkaUnavailable("b:9092", action, 40.0, "no broker answers", "")
+        return [(dict.fromkeys(asked, 8), {}) for asked in wanted]
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_records_that_are_deleted_in_many_partitions_are_looked_up_at_once(
+    away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The questions together took longer than a broker is waited for, or each waited for a broker that was away."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    consumer, client = ScriptedConsumer([
+        [event(KafkaError._AUTO_OFFSET_RESET, number) for _, number in PARTITIONS],
+        [message(offset, partition=number) for _, number in PARTITIONS for offset in (8, 9)],
+        [eof(number, 10) for _, number in PARTITIONS],
+    ]), SlowClient(clock, away=away)  # fmt: skip
+    question = Question.of((), None, None, None, rows=None)
+    of = KafkaAudit("b:9092", Topics(("orders",)), question, None, TimeReader(), {}, now_us=10_000_000)
+    kept: Any = SimpleNamespace(consumer=consumer, errors=SimpleNamespace(said=None))
+    asked: Any = client
+    reading = _Reading(of, kept, asked, dict.fromkeys(PARTITIONS, 0), dict.fromkeys(PARTITIONS, 10))
+    reading.run()
+    assert reading.why_short == ("the brokers went away: no broker answers" if away else None)
+    assert client.asked == 1
+    if not away:
+        assert reading.audit is not None
+        assert reading.audit.rows == 6
+        assert of.notes == [f"offsets 0 to 7 of orders/{n} were deleted before they were read" for n in range(3)]
