@@ -95,13 +95,16 @@ class PlannedSplits(Splits):
         self.has_backlog = any(rows > 0 for rows in planned.backlog_rows.values())
         known = frozenset(self.watermarks.splits)
         new = [split for split in ids.values() if split not in known]
+        for name, parents in planned.splits.items():
+            if parents and ids[name] in self._unplanned:  # first, because until then its silence counts
+                yield SplitsResharded(tuple(map(self._id, parents)), (ids[name],))
         if new:
             empty = {
                 ids[name] for name, rows in planned.backlog_rows.items() if not rows and not planned.rows.get(name)
             }
             yield SplitsDiscovered(tuple(new), frozenset(empty))
         for name, parents in planned.splits.items():
-            if parents and (ids[name] not in known or ids[name] in self._unplanned):
+            if parents and ids[name] not in known:
                 yield SplitsResharded(tuple(map(self._id, parents)), (ids[name],))
         claimed_us: dict[SplitId, int] = {}
         if self.stream.claims:

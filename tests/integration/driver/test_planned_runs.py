@@ -112,6 +112,18 @@ def test_a_child_known_from_a_batch_that_runs_again_begins_where_its_parent_ende
     assert fed.run.low_watermark_us == low(100)
 
 
+def test_a_child_known_from_a_batch_that_runs_again_is_waited_for_after_a_batch_longer_than_its_grace() -> None:
+    """The plan, which names its parent, is heard after that batch, together with a split that is new in it."""
+    fed = Fed("read")
+    fed.stream = replace(fed.stream, strategy=WatermarkStrategy.for_monotonous_timestamps().with_grace("1 minute"))
+    run_again(fed, {"a": 5, "child": 0})
+    fed.now_us += 300 * SECOND
+    claimed(fed, 2, 500, "b", splits={"a": (), "b": (), "child": ("a",)})
+
+    status = fed.run.status(fed.now_us)
+    assert (status.splits["child"].state, fed.run.low_watermark_us) == (SplitState.PENDING, low(100))
+
+
 def test_a_child_known_from_a_batch_that_runs_again_begins_there_also_if_its_plan_fails_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
