@@ -95,14 +95,16 @@ class PlannedSplits(Splits):
         self.has_backlog = any(rows > 0 for rows in planned.backlog_rows.values())
         known = frozenset(self.watermarks.splits)
         new = [split for split in ids.values() if split not in known]
-        unplanned, self._unplanned = self._unplanned, set()
+        for name, parents in planned.splits.items():
+            if parents and ids[name] in self._unplanned:  # first, because until then its silence counts
+                yield SplitsResharded(tuple(map(self._id, parents)), (ids[name],))
         if new:
             empty = {
                 ids[name] for name, rows in planned.backlog_rows.items() if not rows and not planned.rows.get(name)
             }
             yield SplitsDiscovered(tuple(new), frozenset(empty))
         for name, parents in planned.splits.items():
-            if parents and (ids[name] not in known or ids[name] in unplanned):
+            if parents and ids[name] not in known:
                 yield SplitsResharded(tuple(map(self._id, parents)), (ids[name],))
         claimed_us: dict[SplitId, int] = {}
         if self.stream.claims:
@@ -111,6 +113,7 @@ class PlannedSplits(Splits):
         self._claimed_us.update(claimed_us)
         yield BatchPlanned(now_us, claimed_us, {ids[name]: rows for name, rows in planned.backlog_rows.items()})
         yield from self._pause(planned.paused)
+        self._unplanned = set()  # last, because a plan that fails is taken once more
 
     def _pause(self, names: frozenset[str]) -> Iterator[Event]:
         held = frozenset(map(self._id, names))

@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -793,8 +793,10 @@ class LowWatermarkService:
 
     def _close_door_after_queries(self) -> None:
         """Answer the queries of a failed service until each has ended with the service's error, or Spark is gone."""
-        while self._queries.any_active():
-            sleep(_LOOK_SECONDS)
+        with suppress(Exception):  # of Spark that is gone
+            # Its own, because a query of the next service in the same session does not ask here.
+            while any(query.active for query in self._queries):
+                sleep(_LOOK_SECONDS)
         self._close_door()
 
     def _close_door(self) -> None:

@@ -73,10 +73,11 @@ class Queries:
         return iter(tuple(self._running.values()))
 
     def any_active(self) -> bool:
-        """Whether a query runs in the sessions, also after `close`; from any thread. False if Spark is gone."""
+        """Whether a query runs in the sessions; may be called from any thread. False if Spark is gone."""
         return any(session.any_active() for session in self._sessions)
 
     def close(self) -> None:
         """Stop listening. Spark may be gone already."""
         for session in self._sessions:
             session.stop_listening()
+        self._sessions.clear()

@@ -141,6 +141,8 @@ class SplitStates:
         self._check_ids([*event.parents, *event.children])
         self.discover(event.children, changes.now_us, changes, event.known_empty)
         changes.material |= self.lineage.reshard(event.parents, event.children)
+        # Before silence is judged, because a long batch may lie between the child and the news of its parents.
+        self._let_inherit(changes.now_us)
 
     def deliver(self, split: SplitId, event: BatchReported | BatchPlanned, why: str, changes: Changes) -> None:
         """Take the report of one split. The split becomes active, unless the report is old news, or by hand."""

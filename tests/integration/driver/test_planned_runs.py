@@ -112,11 +112,34 @@ def test_a_child_known_from_a_batch_that_runs_again_begins_where_its_parent_ende
     assert fed.run.low_watermark_us == low(100)
 
 
-def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_known_from_a_batch_that_runs_again_is_waited_for_after_a_batch_longer_than_its_grace() -> None:
+    """The plan, which names its parent, is heard after that batch, together with a split that is new in it."""
     fed = Fed("read")
-    claimed(fed, 4, 100, paused=frozenset({"a"}))
+    fed.stream = replace(fed.stream, strategy=WatermarkStrategy.for_monotonous_timestamps().with_grace("1 minute"))
+    run_again(fed, {"a": 5, "child": 0})
+    fed.now_us += 300 * SECOND
+    claimed(fed, 2, 500, "b", splits={"a": (), "b": (), "child": ("a",)})
+
+    status = fed.run.status(fed.now_us)
+    assert (status.splits["child"].state, fed.run.low_watermark_us) == (SplitState.PENDING, low(100))
+
+
+def test_a_child_known_from_a_batch_that_runs_again_begins_there_also_if_its_plan_fails_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batch that follows ties the run to its planner, whose plans are taken before."""
+    fed = Fed("read")
+    run_again(fed, {"a": 5, "child": 0})
+    errors = fail_once_after_an_answer(fed, monkeypatch)
+    claimed(fed, 2, 100, "a", splits={"a": (), "child": ("a",)})
+
+    assert (fed.run.low_watermark_us, errors) == (low(100), [])
+
+
+def fail_once_after_an_answer(fed: Fed, monkeypatch: pytest.MonkeyPatch) -> list[RuntimeError]:
+    """Let the next event fail once, which makes the run begin again from here; return the errors to come."""
     fed.run.tell()
-    fed.run.answer(fed.now_us)  # an error makes the run begin again from here
+    fed.run.answer(fed.now_us)
     handle, errors = SplitWatermarks.handle, [RuntimeError("once")]
 
     def failing(watermarks: SplitWatermarks, event: Event, *at_us: int) -> list[Effect]:
@@ -125,6 +148,13 @@ def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pyt
         return handle(watermarks, event, *at_us)
 
     monkeypatch.setattr(SplitWatermarks, "handle", failing)
+    return errors
+
+
+def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = Fed("read")
+    claimed(fed, 4, 100, paused=frozenset({"a"}))
+    errors = fail_once_after_an_answer(fed, monkeypatch)
     fed.report(3, b=100)
     states = [fed.run.status(fed.now_us).splits["a"].state]
     claimed(fed, 5, 200)

@@ -9,12 +9,15 @@ import time
 import urllib.request
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.cli.main import app
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.driver import runs
+from lowmark.integration.driver import service as driver_service
 from lowmark.integration.errors import CoordinatorUnreachable, SessionUnfit, SocketsRefused
 from lowmark.integration.process import sockets
 from lowmark.integration.spark.classic import RunningQuery
@@ -212,6 +215,37 @@ def test_a_failed_service_closes_its_socket_if_spark_ends_before_the_queries_hea
         jvm.setattr(StreamingQueryManager, "active", property(gone))
         wait_until(lambda: not Path(dead.address.removeprefix("unix:")).exists(), "nobody asks it any more")
     ran.query.stop()
+
+
+def test_a_failed_service_closes_its_socket_while_queries_of_the_next_service_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only its own query needs its answer; `lowmark check` takes a failed service that is there for a fault."""
+
+    def wait_in_vain(_: float) -> None:
+        pytest.fail("it waits for a query that does not ask it")
+
+    running: list[Any] = [SimpleNamespace(run_id="r", active=True)]
+    session: Any = SimpleNamespace(
+        spark=None,
+        listen=lambda *_: None,
+        running=lambda: running,
+        any_active=lambda: True,
+        stop_listening=lambda: None,
+    )
+    closed: list[str] = []
+    nobody: Any = None  # hears of the queries
+    failed: Any = object.__new__(LowWatermarkService)
+    failed._queries = Queries(nobody, nobody, nobody)
+    failed._queries.listen_to(session)
+    failed._queries.find()
+    failed._queries.close()
+    failed._close_door = lambda: closed.append("socket")
+    running[0].active = False  # it has ended with the service's error, and begun again with the next service
+    monkeypatch.setattr(driver_service, "sleep", wait_in_vain)
+    failed._close_door_after_queries()
+
+    assert closed == ["socket"]
 
 
 def test_a_dead_service_is_found_by_nobody(spark: SparkSession) -> None:

@@ -255,6 +255,18 @@ def test_a_child_that_spoke_before_its_parents_were_done_is_timed_like_any_other
     assert history.on(16, batch(3, 16, {"p": 80})) == [("c", "idle"), ("low", 80)]
 
 
+def test_the_news_of_its_parents_ends_the_grace_of_a_child_although_that_time_is_over() -> None:
+    """Nothing is judged while a long batch runs; the news is heard when the batch is over."""
+    history = History(PLAIN.with_grace("10 seconds"))
+    history.on(0, batch(0, 0, {"p": 50, "other": 90}))
+    history.on(1, SplitsDiscovered(("c",)))
+    assert history.on(300, split_up("p", "c")) == []
+    assert history.state("c") == "pending"
+
+    assert history.on(301, SplitsFinished(("p",))) == [("p", "finished")]
+    assert history.on(312, Tick()) == [("c", "idle"), ("low", 90)]
+
+
 def test_the_grace_of_an_empty_child_begins_when_its_parents_are_done() -> None:
     history = History(BY_TIME)
     history.on(0, batch(0, 0, {"p": 50, "other": 90}))
