@@ -5,7 +5,7 @@
     ACTIVE     has a watermark                    takes part its watermark is one of the values
     PAUSED     held back, or out of reach         takes part likewise, and no silence makes it idle
     IDLE       quiet and caught up                left out   until it reports again
-    FINISHED   will never deliver again           left out   for good; once all are finished, the largest stands
+    FINISHED   will never deliver again           left out   for good; the largest stands at the end of the input
 
 A split is in exactly one state, so "idle" and "paused" cannot contradict each other (in Flink they are two
 flags, and their combinations were bugs: FLINK-32496, 35886, 39073, 40093). A split that takes part but has no

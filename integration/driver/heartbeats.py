@@ -43,6 +43,7 @@ class Heartbeats:
                 yield partial(self._runs.queries.tell_late, run.stream.stream_id)
             else:
                 query.tell_late()
+        run.splits.ends = request.available_now or run.available_now
         try:
             self._reports.catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
         except UnreadableReport as unreadable:  # the next report will be no better, and the watermark would hold

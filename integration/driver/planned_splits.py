@@ -19,6 +19,7 @@ from lowmark.watermark import SplitId
 from lowmark.watermark.splits.events import (
     BatchPlanned,
     Event,
+    InputEnded,
     SplitsDiscovered,
     SplitsFinished,
     SplitsPaused,
@@ -113,6 +114,8 @@ class PlannedSplits(Splits):
         self._claimed_us.update(claimed_us)
         yield BatchPlanned(now_us, claimed_us, {ids[name]: rows for name, rows in planned.backlog_rows.items()})
         yield from self._pause(planned.paused)
+        if planned.complete:
+            yield InputEnded()
         self._unplanned = set()  # last, because a plan that fails is taken once more
 
     def _pause(self, names: frozenset[str]) -> Iterator[Event]:
@@ -165,6 +168,8 @@ class PlannedSplits(Splits):
         plan = self.planner.plans.get(offset.checkpoint)
         if plan is None:
             return
+        if self.ends:
+            yield InputEnded()
         newer = [each for each in self.planner.plans.values() if each.checkpoint > plan.checkpoint]
         over: list[SplitId]
         if self._swept_checkpoint == plan.checkpoint - 1:

@@ -25,6 +25,7 @@ class Splits:
     stream: Stream
     watermarks: SplitWatermarks  # only read here
     has_backlog: bool = field(default=False, init=False)  # whether the source is known to have unread rows
+    ends: bool = field(default=False, init=False)  # whether the query ends once nothing is new
     # The next three are of a source of ours.
     planner: KnownPlanner | None = field(default=None, init=False)  # since a batch showed planner and heartbeat
     observed_us: dict[str, int] = field(default_factory=dict, init=False)  # the largest event time of each split
@@ -78,7 +79,7 @@ class Splits:
 
     def go_on_from(self, before: Splits) -> None:
         """Keep what the splits before knew, except the watermarks, which begin again."""
-        self.planner = before.planner
+        self.planner, self.ends = before.planner, before.ends
 
     def _backlog_rows(self, sources: Sequence[SourceProgress]) -> Mapping[SplitId, int]:  # noqa: ARG002
         """Unread rows of each split; splits with an unknown number are missing."""

@@ -36,6 +36,8 @@ class Definition:
     state: dict[int, SplitState] = field(default_factory=dict)
     watermark_us: dict[int, int] = field(default_factory=dict)
     regressions: int = 0
+    ended: bool = False
+    removed_us: list[int] = field(default_factory=list)  # watermarks of removed splits that had finished
 
     def report(self, split: int, watermark_us: int) -> None:
         own_us = self.watermark_us.get(split, watermark_us)
@@ -79,7 +81,7 @@ class Definition:
         if holder is not None:
             return self.watermark_us.get(holder[1])
         if not idle:  # every split is finished
-            return max(self.watermark_us.values(), default=None)
+            return max([*self.watermark_us.values(), *self.removed_us], default=None) if self.ended else None
         if self.policy is AllIdle.ADVANCE:
             return (now_us - 7) // 1_000 * 1_000
         known_us = [self.watermark_us[split] for split in idle if split in self.watermark_us]
@@ -144,6 +146,11 @@ class CoalescerIsItsDefinition(RuleBasedStateMachine):
 
         assert (before is not after) == self.coalescer.signal(split, Signal(signal))
 
+    @rule()
+    def end(self) -> None:
+        self.definition.ended = True
+        self.coalescer.end()
+
     @rule(data=st.data())
     def finish_all(self, data: st.DataObject) -> None:
         for split in data.draw(st.permutations(sorted(self.definition.state))):
@@ -152,8 +159,10 @@ class CoalescerIsItsDefinition(RuleBasedStateMachine):
     @rule(split=numbers)
     def remove(self, split: int) -> None:
         known = split in self.definition.state
-        self.definition.state.pop(split, None)
-        self.definition.watermark_us.pop(split, None)
+        state = self.definition.state.pop(split, None)
+        watermark_us = self.definition.watermark_us.pop(split, None)
+        if state is FINISHED and watermark_us is not None:
+            self.definition.removed_us.append(watermark_us)
 
         assert known == self.coalescer.remove(split)
 

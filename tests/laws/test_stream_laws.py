@@ -27,6 +27,7 @@ from lowmark.watermark.splits.events import (
     BatchReported,
     Effect,
     Event,
+    InputEnded,
     Polled,
     SplitReturnedLate,
     SplitsDiscovered,
@@ -113,6 +114,8 @@ class Definition:
     flow: set[int] = field(default_factory=set)  # the microseconds that count as silence
     delivered_us: int | None = None  # when the newest delivery was planned
     stirred_us: int | None = None  # when a split was last heard, discovered or resumed
+    ended: bool = False  # whether no split will be added
+    removed_us: list[int | None] = field(default_factory=list)  # watermarks of removed splits that had finished
 
     @property
     def timeout_us(self) -> int | None:
@@ -291,7 +294,9 @@ class Definition:
             if name in child.parents and at_us is not None:
                 child.parents.discard(name)
                 child.left_us.append(at_us)
-        self.splits.pop(name, None)
+        split = self.splits.pop(name, None)
+        if split is not None and split.state is FINISHED:
+            self.removed_us.append(split.watermark_us)
 
     def stands_at_us(self, name: str) -> int | None:
         """The split's own watermark, or for a silent child the minimum of its parents' values."""
@@ -315,8 +320,8 @@ class Definition:
         if idle and self.strategy.all_idle is AllIdle.ADVANCE:
             read_us = self.read_until_us
             return None if read_us is None else (read_us - DELAY_US) // 1_000 * 1_000
-        finished = [split.watermark_us for split in self.splits.values()]
-        return max((value for value in finished if value is not None), default=None)
+        finished = [*(split.watermark_us for split in self.splits.values()), *self.removed_us]
+        return max((value for value in finished if value is not None), default=None) if self.ended else None
 
 
 def watermarks_of(strategy: WatermarkStrategy) -> SplitWatermarks:
@@ -445,6 +450,11 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         self.handle(SplitsFinished((name,)))
 
     @rule()
+    def end(self) -> None:
+        self.definition.ended = True
+        self.handle(InputEnded())
+
+    @rule()
     def finish_all(self) -> None:
         for split in self.definition.splits.values():
             split.state, split.by_hand = FINISHED, None
@@ -513,6 +523,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         assert (states, low_us) == (self.states(), self.watermarks.low_watermark_us)
         self.definition.batches, self.definition.rows, self.definition.read_until_us = [], 0, None
         self.definition.flow, self.definition.delivered_us, self.definition.stirred_us = set(), None, self.now_us
+        self.definition.ended, self.definition.removed_us = False, []  # a reader says again that its query ends
         if not self.definition.splits:
             self.definition.began_us = None  # the age is kept only if the snapshot has splits
         for split in self.definition.splits.values():

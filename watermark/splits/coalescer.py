@@ -25,7 +25,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 from lowmark.watermark.errors import InvalidWatermark
-from lowmark.watermark.moment import LEAST_US, MILLISECOND_US, MOST_US
+from lowmark.watermark.moment import LEAST_US, MILLISECOND_US, MOST_US, none_first
 from lowmark.watermark.state import LEFT_OUT, TAKES_PART, AllIdle, Signal, SplitId, SplitState, next_state, split_order
 
 _IDENTITY = np.iinfo(np.int64).max
@@ -75,6 +75,8 @@ class Coalescer:
         self.states = dict.fromkeys(SplitState, 0)
         """How many splits are in each state; every state is there."""
 
+        self._ended = False  # whether no split will be added any more
+        self._removed_us: int | None = None  # the largest watermark of removed splits that had finished
         self._found = False  # whether the next three are up to date
         self._aside_low_us: int | None = None  # the low watermark of idle splits only, or of finished splits only
         self._lowest_us = 0  # the smallest watermark that counts, if a row has it
@@ -217,11 +219,17 @@ class Coalescer:
         self._enter(row, after)
         return True
 
+    def end(self) -> None:
+        """Take that no split will be added: once all are finished, the largest watermark of theirs stands."""
+        self._ended, self._found = True, False
+
     def remove(self, split: SplitId) -> bool:
         """Forget a split. Returns whether it was known. Nothing is published before ``advance``."""
         row = self._row_of.get(split)
         if row is None:
             return False
+        if self._state[row] is SplitState.FINISHED:
+            self._removed_us = max(self._removed_us, self._aside_us[row], key=none_first)
         self._enter(row, SplitState.FINISHED)  # it leaves the minimum
         self.states[SplitState.FINISHED] -= 1
         last = len(self._ids) - 1
@@ -287,10 +295,10 @@ class Coalescer:
             aside = (own_us for _, own_us in self._idle_rows() if own_us is not None)
             choose = {AllIdle.HOLD: min, AllIdle.MAX: max}.get(self._policy)
             return None if choose is None else choose(aside, default=None)
-        if self.states[SplitState.FINISHED] < len(self._ids):
+        if not self._ended or self.states[SplitState.FINISHED] < len(self._ids):
             return None
         # Splits that finish one after the other, the furthest behind first, leave the largest watermark.
-        return max((own_us for own_us in self._aside_us if own_us is not None), default=None)
+        return max((*self._aside_us, self._removed_us), key=none_first)
 
     def _smallest_id(self, rows: npt.NDArray[np.intp]) -> int | None:
         if self._lowest_us == _IDENTITY:

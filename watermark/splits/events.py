@@ -281,6 +281,15 @@ class ReportLost:
 
 
 @dataclass(frozen=True, slots=True)
+class InputEnded:
+    """No split will be added in this run: the source is read to its end, or the query ends by itself.
+
+    Once all splits are finished, the low watermark is the largest of theirs. Without this event the low watermark stays
+    then, because the next file may be older than the newest one so far.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed and nothing was read: only decisions that depend on time alone are made."""
 
@@ -299,6 +308,7 @@ Event = (
     | SplitsMarkedActive
     | StrategySet
     | ReportLost
+    | InputEnded
     | Tick
 )
 

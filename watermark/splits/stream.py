@@ -1,8 +1,7 @@
 """The watermarks of one stream's splits: events in, effects out. Nothing here waits, calls out, or reads a clock.
 
 Rule 1: everything that decides the low watermark happens in this package.
-Rule 2: ``handle`` is the only way in; the list it returns is the only way out. The loop that owns threads, sockets and
-        Spark carries the effects out.
+Rule 2: ``handle`` is the only way in; its effects are the only way out, and the caller carries the effects out.
 Rule 3: all changes of one event are applied before anything is decided: first the reports, then idleness, then
         the minimum, once. So the order of the splits within an event has no influence, and a repeated event changes
         nothing.
@@ -17,8 +16,7 @@ Two clocks are used, and must not be mixed up. ``now_us`` is the moment at which
 user and the times shown to people use this clock. ``planned_at_us`` and ``until_us`` are moments up to which the
 sources were read. Silence (idleness, and the grace of a split known to be empty) is measured on the second clock alone,
 because a batch that runs for five minutes reads nothing meanwhile. On this clock only time in which splits delivered
-counts (``idleness.py``), unless the strategy asks for time alone: while no split delivers, the stream is silent, and
-its splits do not become idle.
+counts (``idleness.py``), unless the strategy asks for time alone.
 
 Source: FLINK-4576 (messages), FLIP-471 (time in which a split may be read), MillWheel (an absent split holds).
 """
@@ -42,6 +40,7 @@ from .events import (
     BatchReported,
     Effect,
     Event,
+    InputEnded,
     Polled,
     ReportLost,
     SplitColumn,
@@ -98,11 +97,10 @@ class SplitWatermarks:
             The effects: changes of state, then late returns, both sorted by split, then at most one notification. An
             event that is repeated at once has no effects the second time.
 
-        Raises:
+        Raises (then nothing was changed):
             InvalidSplitId: a split id is of the wrong kind.
             InvalidWatermark: a watermark does not fit 64 bits.
-            InvalidReshard: a split would be its own ancestor, or parents or children are empty. After any of these
-                errors nothing was changed.
+            InvalidReshard: a split would be its own ancestor, or parents or children are empty.
         """
         if isinstance(event, BatchReported | BatchPlanned):
             check_range(event.watermarks_us)
@@ -125,6 +123,8 @@ class SplitWatermarks:
                 self._strategy = strategy
                 self._reports.tally.bound_us = strategy.out_of_orderness_us
                 self._states.set_idleness(strategy, changes)
+            case InputEnded():
+                self._low.coalescer.end()
             case Tick():
                 pass  # time passed: ``settle`` looks
             case _:

@@ -221,6 +221,33 @@ def test_what_alignment_held_when_the_query_ended_is_let_go_by_the_next_run_alth
     assert again.state_of("a") is SplitState.ACTIVE
 
 
+@pytest.mark.parametrize("end", ["none", "of the source", "of the query"])
+def test_a_query_that_goes_on_waits_for_the_files_of_the_device_that_is_behind(query: Query, end: str) -> None:
+    """Each batch reads its files to their ends. After the last file of all, the newest one counts."""
+    for n in range(3):
+        fast, slow, last = f"fast{n}", f"slow{n}", n == 2
+        query.run.splits.ends = last and end == "of the query"
+        complete = last and end == "of the source"
+        query.plan(n + 1, fast, slow, rows={fast: 1, slow: 1}, finished=(fast, slow), complete=complete)
+        query.report(n + 1, **{fast: 200 + n, slow: 100 + n})
+
+    assert query.run.status(query.now_us).returned_late == 0
+    assert query.low_us == (102 if end == "none" else 202) * SECOND - BOUND
+
+
+def test_a_query_that_will_end_by_itself_keeps_the_low_watermark_until_its_first_files_are_read(query: Query) -> None:
+    """A run before it, which went on, has read the others."""
+    query.plan(1, "fast", "slow", rows={"fast": 1, "slow": 1}, finished=("fast", "slow"))
+    query.report(1, fast=200, slow=100)
+    again = Query(state=query.run.state())
+    again.run.splits.ends = True
+    again.plan(2, "slower", rows={"slower": 1}, finished=("slower",))
+    assert again.low_us == 100 * SECOND - BOUND
+    again.report(2, slower=101)
+
+    assert (again.low_us, again.run.status(again.now_us).returned_late) == (200 * SECOND - BOUND, 0)
+
+
 def test_children_stand_where_their_parents_are(query: Query) -> None:
     query.plan(1, "p", claims_us={"p": 100 * SECOND})
     planned = Planned(2, {"p": (), "c": ("p",)}, claims_us={"p": 150 * SECOND})

@@ -187,11 +187,17 @@ def test_one_split_that_is_not_idle_is_enough_not_to_be_all_idle(state: SplitSta
 
 @pytest.mark.parametrize("policy", AllIdle)
 @pytest.mark.parametrize("order", ["abc", "cba", "bca"])
-def test_when_all_are_finished_the_largest_watermark_stands_in_any_order(order: str, policy: AllIdle) -> None:
+def test_when_all_are_finished_at_the_end_the_largest_watermark_stands_in_any_order(
+    order: str, policy: AllIdle
+) -> None:
+    """A split may be forgotten once it is finished."""
     coalescer = coalescer_of(policy, a=2_000, b=5_000, c=9_000)
     assert coalescer.advance() == 2_000
     for split in order:
         coalescer.signal(split, Signal.FINISH)
+    assert coalescer.advance() is None, "the next split may be older"
+    coalescer.remove("c")
+    coalescer.end()
 
     assert (coalescer.all_idle, coalescer.advance(now_us=99_000), coalescer.holder) == (False, 9_000, None)
 
@@ -199,6 +205,7 @@ def test_when_all_are_finished_the_largest_watermark_stands_in_any_order(order: 
 @pytest.mark.parametrize("signal", [Signal.IDLE, Signal.PAUSE, None])
 def test_one_split_that_is_not_finished_keeps_the_low_watermark(signal: Signal | None) -> None:
     coalescer = coalescer_of(AllIdle.HOLD, a=2_000, b=5_000, c=9_000)
+    coalescer.end()
     assert coalescer.advance() == 2_000
     if signal is not None:
         coalescer.signal("a", signal)
@@ -210,6 +217,7 @@ def test_one_split_that_is_not_finished_keeps_the_low_watermark(signal: Signal |
 
 def test_finished_splits_without_a_watermark_and_no_splits_leave_none() -> None:
     coalescer = Coalescer(all_idle=AllIdle.MAX)
+    coalescer.end()
     assert (coalescer.all_idle, coalescer.advance()) == (False, None)
     coalescer.assign("a", state=SplitState.FINISHED)
 
