@@ -96,17 +96,14 @@ class PlannedSplits(Splits):
         self.has_backlog = any(rows > 0 for rows in planned.backlog_rows.values())
         known = frozenset(self.watermarks.splits)
         new = [split for split in ids.values() if split not in known]
-        for name, parents in planned.splits.items():
-            if parents and ids[name] in self._unplanned:  # first, because until then its silence counts
-                yield SplitsResharded(tuple(map(self._id, parents)), (ids[name],))
+        # First those that a batch made known, because until then the silence of such a child counts.
+        yield from self._resharded({name: of for name, of in planned.splits.items() if ids[name] in self._unplanned})
         if new:
             empty = {
                 ids[name] for name, rows in planned.backlog_rows.items() if not rows and not planned.rows.get(name)
             }
             yield SplitsDiscovered(tuple(new), frozenset(empty))
-        for name, parents in planned.splits.items():
-            if parents and ids[name] not in known:
-                yield SplitsResharded(tuple(map(self._id, parents)), (ids[name],))
+        yield from self._resharded({name: of for name, of in planned.splits.items() if ids[name] not in known})
         claimed_us: dict[SplitId, int] = {}
         if self.stream.claims:
             of_max = self.stream.strategy.watermark_of_max
@@ -117,6 +114,13 @@ class PlannedSplits(Splits):
         if planned.complete:
             yield InputEnded()
         self._unplanned = set()  # last, because a plan that fails is taken once more
+
+    def _resharded(self, splits: Mapping[str, Sequence[str]]) -> Iterator[Event]:
+        """Tell the parents of splits; those without parents are left out."""
+        parents: dict[SplitId, tuple[SplitId, ...]]
+        parents = {self._id(name): tuple(map(self._id, of)) for name, of in splits.items() if of}
+        if parents:
+            yield SplitsResharded(parents)
 
     def _pause(self, names: frozenset[str]) -> Iterator[Event]:
         held = frozenset(map(self._id, names))

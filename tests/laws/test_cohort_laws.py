@@ -118,7 +118,7 @@ others = st.one_of(
     st.builds(SplitsRemoved, ones),
     st.builds(SplitsMarkedIdle, ones, st.just("anna"), st.sampled_from((None, 3, 3 * TIMEOUT_US))),
     st.builds(SplitsMarkedActive, ones, st.just("bert")),
-    st.just(SplitsResharded((3,), (2**64 - 1,))),
+    st.just(SplitsResharded({2**64 - 1: (3,)})),
     st.sampled_from((None, 2, 3 * TIMEOUT_US)).map(lambda us: StrategySet(WatermarkStrategy(idle_timeout_us=us))),
     st.builds(Polled, st.integers(0, 3)),
     st.builds(ReportLost, st.just(0)),

@@ -186,7 +186,7 @@ class SplitsFinished:
 
 @dataclass(frozen=True, slots=True)
 class SplitsResharded:
-    """The rows of ``parents`` go on in ``children``: a split was divided, or splits were merged.
+    """The rows of splits go on in others: splits were divided or merged.
 
     The event discovers the children. Until its first report a child has the minimum of the watermarks of its parents:
     the low watermark may rise up to that minimum. With idleness the silence of a child counts once every parent is
@@ -195,12 +195,12 @@ class SplitsResharded:
     events of a reshard may come in any order and any number of times.
 
     Attributes:
+        parents: by child. One event may tell many reshards: it costs O(n) for n silent children.
         known_empty: the children without a row to read now; once their parents are finished, these children hold for
             the grace at most.
     """
 
-    parents: tuple[SplitId, ...]
-    children: tuple[SplitId, ...]
+    parents: Mapping[SplitId, tuple[SplitId, ...]]
     known_empty: frozenset[SplitId] = frozenset()
 
 

@@ -17,7 +17,7 @@ Source: FLINK-4576 (resharding must be transparent); Kinesis' parent and child s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
 
 from lowmark.watermark.errors import InvalidReshard
@@ -101,26 +101,27 @@ class Lineage:
 
     # -- changes
 
-    def check(self, parents: tuple[SplitId, ...], children: tuple[SplitId, ...]) -> None:
-        """Raises `InvalidReshard`: there is no parent or no child, or a split would be its own ancestor."""
-        if not parents or not children:
-            raise InvalidReshard(repr(parents), repr(children), "at least one parent and one child")
-        ancestors, ahead = set(parents), list(parents)
-        while ahead:
-            further = self._parents.get(ahead.pop(), set()) - ancestors
-            ancestors |= further
-            ahead += further
-        for child in children:
+    def check(self, parents_of: Mapping[SplitId, tuple[SplitId, ...]]) -> None:
+        """Raises `InvalidReshard`: a child has no parent, or a split would be its own ancestor."""
+        merged = {**self._parents, **{c: self._parents.get(c, set()) | set(parents_of[c]) for c in parents_of}}
+        for child, parents in parents_of.items():
+            if not parents:
+                raise InvalidReshard(repr(parents), repr(child), "at least one parent")
+            ancestors, ahead = set(parents), list(parents)
+            while ahead:
+                further = merged.get(ahead.pop(), set()) - ancestors
+                ancestors |= further
+                ahead += further
             if child in ancestors:
-                raise InvalidReshard(repr(parents), repr(children), f"no split to be its own ancestor, as {child!r} is")
+                raise InvalidReshard(repr(parents), repr(child), f"no split to be its own ancestor, as {child!r} is")
 
-    def reshard(self, parents: tuple[SplitId, ...], children: tuple[SplitId, ...]) -> bool:
-        """Note that rows of ``parents`` go on in ``children``, which are assigned. Returns whether that was news.
+    def reshard(self, parents_of: Mapping[SplitId, tuple[SplitId, ...]]) -> bool:
+        """Note the parents whose rows go on in these children, which are assigned. Returns whether that was news.
 
         A child that has spoken does not change. A known silent child keeps its parents and gets the new parents too.
         """
         news = False
-        for child in children:
+        for child, parents in parents_of.items():
             known = self._parents.get(child, set())
             if self.watermark_us(child) is None and not known.issuperset(parents):
                 self._parents[child] = known | set(parents)
@@ -134,18 +135,22 @@ class Lineage:
             if split in self._heirs:
                 self._stand(split, None)
 
-    def remove(self, split: SplitId) -> None:
-        """Forget a known split, except the watermark that its silent children inherit."""
+    def remove(self, splits: Sequence[SplitId]) -> None:
+        """Forget known splits, except the watermarks that their silent children inherit. O(c) for ``c`` of those."""
         if self._parents:
-            at_us = self._stands_at().get(split, self.watermark_us(split))
+            stands_at_us = self._stands_at()
+            gone_us = {split: stands_at_us.get(split, self.watermark_us(split)) for split in splits}
             for child, parents in self._parents.items():
-                if split in parents and at_us is not None:  # without a watermark it stays, as an unknown parent
-                    parents.discard(split)
-                    self._left_us[child] = min(at_us, self._left_us.get(child, at_us))
+                for split in parents & gone_us.keys():
+                    at_us = gone_us[split]
+                    if at_us is not None:  # without a watermark it stays, as an unknown parent
+                        parents.discard(split)
+                        self._left_us[child] = min(at_us, self._left_us.get(child, at_us))
+        for split in splits:
             self._parents.pop(split, None)
             self._left_us.pop(split, None)
             self._heirs.pop(split, None)
-        self._coalescer.remove(split)
+            self._coalescer.remove(split)
 
     def settle(self) -> None:
         """Give every silent child the watermark that it inherits now. O(c) for ``c`` silent children."""

@@ -7,7 +7,7 @@ table of states.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from lowmark.watermark.errors import InvalidSplitId
 from lowmark.watermark.state import Signal, SplitId, SplitState, split_order
@@ -137,10 +137,10 @@ class SplitStates:
 
         Raises `InvalidSplitId` or `InvalidReshard`; then nothing was changed.
         """
-        self.lineage.check(event.parents, event.children)
-        self._check_ids([*event.parents, *event.children])
-        self.discover(event.children, changes.now_us, changes, event.known_empty)
-        changes.material |= self.lineage.reshard(event.parents, event.children)
+        self.lineage.check(event.parents)
+        self._check_ids([split for child, parents in event.parents.items() for split in (*parents, child)])
+        self.discover(event.parents, changes.now_us, changes, event.known_empty)
+        changes.material |= self.lineage.reshard(event.parents)
         # Before silence is judged, because a long batch may lie between the child and the news of its parents.
         self._let_inherit(changes.now_us)
 
@@ -210,6 +210,9 @@ class SplitStates:
                 self._take_back(split, f"taken back by {event.by}", changes)
             return
         self.timers.time_each()
+        if isinstance(event, SplitsRemoved):
+            self._remove([split for split in dict.fromkeys(event.splits) if split in self._coalescer], changes)
+            return
         if isinstance(event, SplitsFinished):
             self.discover(event.splits, changes.now_us, changes)
         for split in dict.fromkeys(event.splits):
@@ -241,8 +244,6 @@ class SplitStates:
                     self.timers.sign_of_life(now_us)
                     self.timers.idle.resume(split, now_us)
                     self._note(split, before, "it is read again", changes)
-            case SplitsRemoved():
-                self._remove(split, changes)
             case SplitsMarkedIdle() if before is not SplitState.FINISHED:
                 self._mark(split, event, changes)
 
@@ -253,14 +254,15 @@ class SplitStates:
             self.timers.pause(split, changes.now_us)
             self._note(split, before, "it is not read at present", changes)
 
-    def _remove(self, split: SplitId, changes: Changes) -> None:
-        self.lineage.remove(split)
-        self.timers.stop(split)
-        del self.records[split]
-        self.by_hand.pop(split, None)
-        self._reports.forget(split)
-        changes.before.pop(split, None)
-        changes.material = True
+    def _remove(self, splits: Sequence[SplitId], changes: Changes) -> None:
+        self.lineage.remove(splits)
+        for split in splits:
+            self.timers.stop(split)
+            del self.records[split]
+            self.by_hand.pop(split, None)
+            self._reports.forget(split)
+            changes.before.pop(split, None)
+        changes.material |= bool(splits)
 
     def _mark(self, split: SplitId, event: SplitsMarkedIdle, changes: Changes) -> None:
         mark = Mark(event.by, changes.now_us, event.until_us)

@@ -42,7 +42,7 @@ from lowmark.integration.verdict import verdict
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitState, WatermarkStrategy, format_time_us
-from lowmark.watermark.splits.events import SplitsMarkedIdle, Tick
+from lowmark.watermark.splits.events import SplitsMarkedIdle, SplitsResharded, Tick
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 from lowmark.watermark.tasks.status import run_mark
 
@@ -255,6 +255,15 @@ def test_children_stand_where_their_parents_are(query: Query) -> None:
     query.run.plan(planned, query.now_us)
 
     assert query.low_us == 150 * SECOND - BOUND, "the child is not passed, and does not hold at nothing"
+
+
+def test_all_reshards_of_a_plan_are_one_event(query: Query) -> None:
+    query.plan(1, "p", "q")
+    planned = Planned(2, {"p": (), "q": (), "p0": ("p",), "p1": ("p",), "pq": ("p", "q")})
+    assert isinstance(query.run.splits, PlannedSplits)
+    told = [event for event in query.run.splits.plan(planned, 0) if isinstance(event, SplitsResharded)]
+
+    assert [len(event.parents) for event in told] == [3]
 
 
 def test_events_of_readers_are_taken_once(query: Query) -> None:

@@ -141,7 +141,7 @@ def test_a_split_that_alignment_holds_back_is_not_timed_by_a_new_idleness() -> N
 def test_a_child_whose_parent_may_still_deliver_is_not_timed_by_a_new_idleness() -> None:
     world = World()
     world.report(1, 100)
-    world.watermarks.handle(SplitsResharded((0,), (1,)), 2 * S)
+    world.watermarks.handle(SplitsResharded({1: (0,)}), 2 * S)
     world.set(3, idle_s=5)
     for now_s in range(4, 40):
         world.report(now_s, 100 + now_s)

@@ -188,7 +188,7 @@ def test_a_watermark_beyond_64_bits_is_refused_and_nothing_is_applied(watermark_
 def test_a_stream_begins_with_the_first_event_that_is_not_refused() -> None:
     history = History()
     with pytest.raises(InvalidReshard):
-        history.on(1, SplitsResharded(("a",), ("a",)))
+        history.on(1, SplitsResharded({"a": ("a",)}))
     assert history.status(2).since is None
     history.on(3, batch(0, 3, {"a": 5}))
     assert history.status(4).since == utc(at(3))
@@ -703,7 +703,7 @@ def test_what_is_removed_leaves_nothing_behind() -> None:
     history = History(IDLENESS)
     for generation in range(50):
         history.on(generation, batch(generation, generation, {f"s{generation}": generation}, backlog={"x": 1}))
-        history.on(generation, SplitsResharded((f"s{generation}",), (f"s{generation + 1}",)))
+        history.on(generation, SplitsResharded({f"s{generation + 1}": (f"s{generation}",)}))
         history.on(generation, SplitsFinished((f"s{generation}",)))
         history.on(generation, SplitsRemoved((f"s{generation}",)))
     of_splits = history.watermarks
