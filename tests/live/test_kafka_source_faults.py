@@ -22,7 +22,7 @@ from lowmark.sources.kafka.librdkafka import LibrdkafkaLog
 from lowmark.sources.kit.discovery import DiscoveryFailed
 
 from tests.servers.kafka import Broker, Record, kafka_broker, kafka_cut_off, kafka_pair
-from tests.servers.local import wait_until
+from tests.servers.local import stand_still, wait_until
 from tests.worlds.kafka_reading import Reading, source_of
 from tests.worlds.reading import read_tables
 
@@ -329,7 +329,7 @@ def test_partitions_of_a_broker_that_stands_still_are_neither_empty_nor_deleted(
     assert second.process.running is not None
     process = second.process.running.pid
 
-    os.kill(process, signal.SIGSTOP)
+    stand_still(second.process.running)
     try:
         found = query.planner.find_time(splits, 5_000_000)
         ends = query.planner.latest(splits)
@@ -372,7 +372,7 @@ def test_a_broker_that_stands_still_is_waited_for(own: Broker, reading: Read) ->
     assert own.process.running is not None
     process = own.process.running.pid
 
-    os.kill(process, signal.SIGSTOP)
+    stand_still(own.process.running)
     woken = threading.Timer(2.0, os.kill, (process, signal.SIGCONT))
     woken.start()
     values = query.values()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from lowmark.integration.spark.session import java_problem
 
@@ -109,6 +110,12 @@ def require_binary(name: str) -> Path:
 
 
 # --- waiting and processes ---
+
+
+def stand_still(process: subprocess.Popen[Any]) -> None:
+    """Stop a child process with SIGSTOP, and wait until it stands: until then, its other threads may still answer."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
 
 def wait_until(

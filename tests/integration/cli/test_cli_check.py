@@ -46,7 +46,7 @@ from tests.integration.cli.test_cli import call
 from tests.integration.coordinator.serving import beginning, private_folder, report, serving, token_file
 from tests.integration.metrics.test_metrics import SECOND_US, FakeRun
 from tests.integration.page.test_page import reply
-from tests.servers.local import LOWMARK, ROOT, wait_until
+from tests.servers.local import LOWMARK, ROOT, stand_still, wait_until
 from tests.snippets import block
 
 
@@ -420,8 +420,7 @@ def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         assert call("check") == (0, "orders, query q: moving\n", "")
-        process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED)  # until then, its threads still answer
+        stand_still(process)
         told = f"lowmark: the service at {address} is there and does not answer: its driver hangs, or is stopped\n"
         assert call("check") == (2, "orders, query q: moving\n", told)
         assert f"lowmark: {json.loads(call('check', '--json')[1])['error']}\n" == told
