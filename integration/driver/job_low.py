@@ -11,7 +11,7 @@ _ROUND_US = 5_000_000
 
 @dataclass
 class JobLow:
-    """A job's low watermark, as one of its queries knows it. Times are microseconds.
+    """One query's knowledge of the low watermark of a job. Times are microseconds.
 
     >>> job = JobLow(low_us=None, since_us=0)
     >>> job.rise(5_000, now_us=1), job.rise(5_000, now_us=2), job.low_us, job.since_us

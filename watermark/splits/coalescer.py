@@ -221,7 +221,8 @@ class Coalescer:
 
     def end(self) -> None:
         """Take that no split will be added: once all are finished, the largest watermark of theirs stands."""
-        self._ended, self._found = True, False
+        if not self._ended:  # each plan of a complete source says it again
+            self._ended, self._found = True, False
 
     def remove(self, split: SplitId) -> bool:
         """Forget a split. Returns whether it was known. Nothing is published before ``advance``."""

@@ -100,7 +100,7 @@ class SplitWatermarks:
         Raises (then nothing was changed):
             InvalidSplitId: a split id is of the wrong kind.
             InvalidWatermark: a watermark does not fit 64 bits.
-            InvalidReshard: a split would be its own ancestor, or parents or children are empty.
+            InvalidReshard: a split would be its own ancestor, or a child has no parent.
         """
         if isinstance(event, BatchReported | BatchPlanned):
             check_range(event.watermarks_us)

@@ -113,7 +113,7 @@ def test_a_child_known_from_a_batch_that_runs_again_begins_where_its_parent_ende
 
 
 def test_a_child_known_from_a_batch_that_runs_again_is_waited_for_after_a_batch_longer_than_its_grace() -> None:
-    """The plan, which names its parent, is heard after that batch, together with a split that is new in it."""
+    """The plan is heard after that batch. It tells the parent of the child, and a new split."""
     fed = Fed("read")
     fed.stream = replace(fed.stream, strategy=WatermarkStrategy.for_monotonous_timestamps().with_grace("1 minute"))
     run_again(fed, {"a": 5, "child": 0})
