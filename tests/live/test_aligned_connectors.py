@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,9 +89,19 @@ class Group:
             if others:
                 self.delivered_ms = max(self.delivered_ms, self.came_ms[name] - min(others))
 
-    def join(self) -> None:
-        """Return when all streams are in the group, because the first one reads on alone until then."""
-        wait_until(lambda: len(self.known()) == len(self.queries), "all have a low watermark", seconds=150)
+    def join(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Return when all queries are members of the group, because the first one reads on alone until then.
+
+        A query has a low watermark before it is a member: from its first plan on.
+        """
+
+        def joined() -> bool:
+            self.check_queries()
+            meanwhile()
+            lows = [member.low_us for group in self.service.groups() for member in group.members]
+            return len(lows) == len(self.queries) and None not in lows
+
+        wait_until(joined, "all queries are members of the group", seconds=150, every_seconds=0.1)
 
     def meet(self) -> None:
         """Return when the streams are within the drift, and start measuring."""
@@ -107,10 +117,13 @@ class Group:
 
     def known(self) -> list[int]:
         """The present low watermarks, without those that are None."""
-        failed = [query.exception() for query in self.queries if query.exception()]
-        assert not failed, failed
+        self.check_queries()
         lows = [status.low_watermark_us for _, status in self.service.statuses()]
         return [low for low in lows if low is not None]
+
+    def check_queries(self) -> None:
+        failed = [query.exception() for query in self.queries if query.exception()]
+        assert not failed, failed
 
     def run(self, rows: dict[str, int]) -> None:
         """Return when all rows were delivered."""
@@ -157,27 +170,31 @@ def test_pravega_and_kafka_stay_within_the_drift(
 def test_kinesis_and_kafka_stay_within_the_drift(
     service: LowWatermarkService, kafka: Broker, kinesis: Kinesis, tmp_path: Path
 ) -> None:
-    drift_ms, moments, rows = 1_000, 50, 20
+    drift_ms, rows = 1_000, 5
     stream, topic = kinesis.create_stream(1), kafka.create_topic(partitions=1)
-    writer = Writer(kinesis, stream)
-    writer.put(1)
-    first_ms = time.time_ns() // 1_000_000
-    kafka.produce(topic, [Record("first", timestamp_ms=first_ms)])
-    group = Group(service, tmp_path, drift_ms)
-    source = source_of(kinesis, stream, disorder="0 seconds")
-    group.read("kafka", of_kafka(kafka, topic), "timestamp", first_ms)
-    group.read("kinesis", source, "approximateArrivalTimestamp", first_ms)
-    group.join()
-    # Kinesis claims times by its clock, and its query did so alone while the Kafka query started.
-    kafka.produce(topic, [Record("second", timestamp_ms=time.time_ns() // 1_000_000)])
-    group.meet()
-    began, times_ms = time.time(), list[int]()
-    for moment in range(moments):  # arrival times come from the clock: five seconds of them
-        times_ms += [time.time_ns() // 1_000_000] * rows
+    writer, put_ms = Writer(kinesis, stream), list[int]()
+
+    def put() -> None:
+        """Put rows of the present: arrival times come from the clock."""
+        put_ms.append(time.time_ns() // 1_000_000)
         writer.put(rows)
-        wait_until(lambda until=began + 0.1 * (moment + 1): time.time() >= until, "the next moment")  # type: ignore[misc]
-    kafka.produce(topic, [Record(f"{ms}", timestamp_ms=ms) for ms in times_ms])
-    group.run({"kafka": len(times_ms) + 2, "kinesis": len(times_ms) + 1})
-    # Delivered rows prove nothing here, because Kinesis claims times without rows.
-    assert 0 < group.widest_ms <= drift_ms + CLAIM_MS
+
+    group = Group(service, tmp_path, drift_ms)
+    now_ms = time.time_ns() // 1_000_000
+    group.read("kafka", of_kafka(kafka, topic), "timestamp", now_ms)
+    source = source_of(kinesis, stream, disorder="0 seconds")
+    group.read("kinesis", source, "approximateArrivalTimestamp", now_ms)
+    put()
+    kafka.produce(topic, [Record("first", timestamp_ms=put_ms[0])])
+    # Kinesis gets rows until both are members and for five seconds more, because a group does not wait for a gap.
+    group.join(meanwhile=put)
+    end_ms = time.time_ns() // 1_000_000 + 5_000
+    while put_ms[-1] < end_ms:
+        put()
+    kafka.produce(topic, [Record(f"{ms}", timestamp_ms=ms) for ms in put_ms for _ in range(rows)])
+    group.meet()
+    count = len(put_ms) * rows
+    group.run({"kafka": count + 1, "kinesis": count})
+    gap_ms = max(later - earlier for earlier, later in zip(put_ms, put_ms[2:], strict=False))  # longest: two puts
+    assert 0 < group.widest_ms <= max(drift_ms, gap_ms) + CLAIM_MS
     assert min(group.batches.values()) >= 5_000 // drift_ms // 2, "in turns"
