@@ -44,7 +44,6 @@ class PlannedSplits(Splits):
     _planner_counts: Mapping[str, float] = field(default_factory=dict, init=False)
     _reader_counts: dict[str, float] = field(default_factory=dict, init=False)  # over all batches of the run
     _swept_checkpoint: int | None = field(default=None, init=False)
-    _unplanned: set[SplitId] = field(default_factory=set, init=False)  # known from an offset alone, without parents
 
     def __post_init__(self) -> None:
         self._paused = self.watermarks.held_back  # by an old plan
@@ -85,7 +84,6 @@ class PlannedSplits(Splits):
         known = frozenset(self.watermarks.splits)
         new = [split for split in map(self._id, offset.positions) if split not in known]
         if new:
-            self._unplanned.update(new)
             yield SplitsDiscovered(tuple(new))
 
     def plan(self, planned: Planned, now_us: int) -> Iterator[Event]:
@@ -96,14 +94,15 @@ class PlannedSplits(Splits):
         self.has_backlog = any(rows > 0 for rows in planned.backlog_rows.values())
         known = frozenset(self.watermarks.splits)
         new = [split for split in ids.values() if split not in known]
+        lacking = {name: of for name, of in planned.splits.items() if of and self.watermarks.lacks_parents(ids[name])}
         # First those that a batch made known, because until then the silence of such a child counts.
-        yield from self._resharded({name: of for name, of in planned.splits.items() if ids[name] in self._unplanned})
+        yield from self._resharded({name: of for name, of in lacking.items() if ids[name] in known})
         if new:
             empty = {
                 ids[name] for name, rows in planned.backlog_rows.items() if not rows and not planned.rows.get(name)
             }
             yield SplitsDiscovered(tuple(new), frozenset(empty))
-        yield from self._resharded({name: of for name, of in planned.splits.items() if ids[name] not in known})
+        yield from self._resharded({name: of for name, of in lacking.items() if ids[name] not in known})
         claimed_us: dict[SplitId, int] = {}
         if self.stream.claims:
             of_max = self.stream.strategy.watermark_of_max
@@ -113,14 +112,10 @@ class PlannedSplits(Splits):
         yield from self._pause(planned.paused)
         if planned.complete:
             yield InputEnded()
-        self._unplanned = set()  # last, because a plan that fails is taken once more
 
-    def _resharded(self, splits: Mapping[str, Sequence[str]]) -> Iterator[Event]:
-        """Tell the parents of splits; those without parents are left out."""
-        parents: dict[SplitId, tuple[SplitId, ...]]
-        parents = {self._id(name): tuple(map(self._id, of)) for name, of in splits.items() if of}
-        if parents:
-            yield SplitsResharded(parents)
+    def _resharded(self, parents_of: Mapping[str, Sequence[str]]) -> Iterator[Event]:
+        if parents_of:
+            yield SplitsResharded({self._id(name): tuple(map(self._id, of)) for name, of in parents_of.items()})
 
     def _pause(self, names: frozenset[str]) -> Iterator[Event]:
         held = frozenset(map(self._id, names))
@@ -158,7 +153,7 @@ class PlannedSplits(Splits):
     def go_on_from(self, before: Splits) -> None:
         super().go_on_from(before)
         if isinstance(before, PlannedSplits):
-            self._reader_counts, self._unplanned = before._reader_counts, before._unplanned
+            self._reader_counts = before._reader_counts
 
     def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
         """Finish the splits that end with a batch. O(1) a batch and finished split.

@@ -94,6 +94,10 @@ class Lineage:
             for child, parents in self._parents.items()
         }
 
+    def lacks_parents(self, split: SplitId) -> bool:
+        """See `SplitWatermarks.lacks_parents`."""
+        return split not in self._parents and (split not in self._coalescer or self.watermark_us(split) is None)
+
     def waits(self, child: SplitId) -> bool:
         """Whether a parent of this silent child may still deliver, so that the child's silence does not count."""
         known = (parent for parent in self._parents.get(child, ()) if parent in self._coalescer)

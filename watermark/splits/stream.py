@@ -191,8 +191,7 @@ class SplitWatermarks:
     @property
     def backlog_rows(self) -> int | None:
         """Known unread rows of all splits together; None: no split's backlog is known."""
-        backlog_rows = self._reports.backlog_rows
-        return sum(backlog_rows.values()) if backlog_rows else None
+        return sum(backlog_rows.values()) if (backlog_rows := self._reports.backlog_rows) else None
 
     @property
     def epoch(self) -> int:
@@ -221,10 +220,7 @@ class SplitWatermarks:
         return view.status(now_us, str if name_of is None else name_of, limit)
 
     def spent_us(self, now_us: int) -> dict[SplitState, int]:
-        """How long splits have been in each state, added up over all splits, microseconds, up to now.
-
-        The time begins with the first event after a start. Ten idle splits spend ten seconds in a second.
-        """
+        """Microseconds in each state, added up over all splits, from the first event after a start up to now."""
         return self._states.spent_us(now_us)
 
     @property
@@ -255,6 +251,10 @@ class SplitWatermarks:
     def standings(self) -> Iterator[tuple[SplitId, SplitState, int | None]]:
         """Id, state and own watermark of every split, in no particular order. O(n)."""
         return self._states.lineage.standings()
+
+    def lacks_parents(self, split: SplitId) -> bool:
+        """Whether a split would inherit from parents: it has not spoken, and none of its parents was told."""
+        return self._states.lineage.lacks_parents(split)
 
     @property
     def by_hand(self) -> Mapping[SplitId, Mark]:
@@ -326,8 +326,7 @@ class SplitWatermarks:
             self._note_backlogs(event, changes)
         else:
             self._low.coalescer.regressions = regressions  # they were counted before
-        gathered = self._reports.gather(event, self._states.steady_us)
-        if gathered is not None:
+        if (gathered := self._reports.gather(event, self._states.steady_us)) is not None:
             self._states.timers.idle.forget_all(gathered)
 
     def _report_together(self, made: BatchReported, event: BatchReported, cohort: Cohort, changes: Changes) -> None:

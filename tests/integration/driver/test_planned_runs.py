@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
@@ -136,10 +138,40 @@ def test_a_child_known_from_a_batch_that_runs_again_begins_there_also_if_its_pla
     assert (fed.run.low_watermark_us, errors) == (low(100), [])
 
 
-def fail_once_after_an_answer(fed: Fed, monkeypatch: pytest.MonkeyPatch) -> list[RuntimeError]:
-    """Let the next event fail once, which makes the run begin again from here; return the errors to come."""
+def test_a_child_known_from_a_batch_that_runs_again_begins_there_also_after_an_error_behind_its_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fed = Fed("read")
+    run_again(fed, {"a": 5, "child": 0})
+    fed.run.splits.planner = fed.planner = KnownPlanner("s", run_token="again")
+
+    def plan() -> None:
+        claimed(fed, 2, 100, "a", splits={"a": (), "child": ("a",)})
+
+    errors = fail_once_after_an_answer(fed, monkeypatch, then=plan)
+    fed.report(1, a=100)
+
+    assert (fed.run.low_watermark_us, errors) == (low(100), [])
+
+
+def test_a_child_known_from_a_batch_that_runs_again_begins_there_also_after_a_second_kill() -> None:
+    fed = Fed("read")
+    run_again(fed, {"a": 5, "child": 0})
+    state = fed.run.answer(fed.now_us)
+    fed.run = StreamRun.attach(fed.stream, token="third", resumes="again", state=state, now_us=fed.now_us)
+    fed.run.splits.planner = fed.planner
+    claimed(fed, 2, 100, "a", splits={"a": (), "child": ("a",)})
+
+    assert fed.run.low_watermark_us == low(100)
+
+
+def fail_once_after_an_answer(
+    fed: Fed, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None] = lambda: None
+) -> list[RuntimeError]:
+    """Let the next event after `then` fail once, so the run begins again from here; return the errors to come."""
     fed.run.tell()
     fed.run.answer(fed.now_us)
+    then()
     handle, errors = SplitWatermarks.handle, [RuntimeError("once")]
 
     def failing(watermarks: SplitWatermarks, event: Event, *at_us: int) -> list[Effect]:
