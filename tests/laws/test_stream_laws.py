@@ -285,8 +285,10 @@ class Definition:
     def reshard(self, parents: set[str], children: set[str], now_us: int) -> None:
         for name in children:
             child = self.discover(name, now_us)
-            if child.watermark_us is None:
+            if child.watermark_us is None and not parents <= child.parents:
                 child.parents |= parents
+                if child.state is IDLE and child.by_hand is None:  # it was left out before its parents were known
+                    self.wake(child, now_us)
 
     def remove(self, name: str) -> None:
         at_us = self.stands_at_us(name)

@@ -190,9 +190,10 @@ class SplitsResharded:
 
     The event discovers the children. Until its first report a child has the minimum of the watermarks of its parents:
     the low watermark may rise up to that minimum. With idleness the silence of a child counts once every parent is
-    finished or idle: a parent that is left out for its silence does not keep its children in. Parents stay as they
-    are, for their unread rows, until ``SplitsFinished``; an unknown parent may be discovered later. The
-    events of a reshard may come in any order and any number of times.
+    finished or idle: a parent that is left out for its silence does not keep its children in. A silent child that
+    was left out before a parent was told takes part again. Parents stay as they are, for their unread rows, until
+    ``SplitsFinished``; an unknown parent may be discovered later. The events of a reshard may come in any order and
+    any number of times.
 
     Attributes:
         parents: by child. One event may tell many reshards: it costs O(n) for n silent children.

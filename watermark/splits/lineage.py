@@ -119,17 +119,18 @@ class Lineage:
             if child in ancestors:
                 raise InvalidReshard(repr(parents), repr(child), f"no split to be its own ancestor, as {child!r} is")
 
-    def reshard(self, parents_of: Mapping[SplitId, tuple[SplitId, ...]]) -> bool:
-        """Note the parents whose rows go on in these children, which are assigned. Returns whether that was news.
+    def reshard(self, parents_of: Mapping[SplitId, tuple[SplitId, ...]]) -> list[SplitId]:
+        """Note the parents whose rows go on in these children, which are assigned. Returns those to which it is news.
 
         A child that has spoken does not change. A known silent child keeps its parents and gets the new parents too.
         """
-        news = False
+        news = []
         for child, parents in parents_of.items():
             known = self._parents.get(child, set())
             if self.watermark_us(child) is None and not known.issuperset(parents):
                 self._parents[child] = known | set(parents)
-                self._order, news = None, True
+                self._order = None
+                news.append(child)
         return news
 
     def speak(self, split: SplitId) -> None:

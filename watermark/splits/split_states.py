@@ -140,7 +140,10 @@ class SplitStates:
         self.lineage.check(event.parents)
         self._check_ids([split for child, parents in event.parents.items() for split in (*parents, child)])
         self.discover(event.parents, changes.now_us, changes, event.known_empty)
-        changes.material |= self.lineage.reshard(event.parents)
+        for child in self.lineage.reshard(event.parents):
+            changes.material = True
+            if self.lineage.state(child) is SplitState.IDLE and child not in self.by_hand:
+                self._rejoin(child, "its parents are known now", changes)
         # Before silence is judged, because a long batch may lie between the child and the news of its parents.
         self._let_inherit(changes.now_us)
 

@@ -16,7 +16,7 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitState, WatermarkStrategy
-from lowmark.watermark.splits.events import BatchPlanned, Effect, Event
+from lowmark.watermark.splits.events import BatchPlanned, Effect, Event, SplitsFinished, Tick
 from lowmark.watermark.splits.stream import SplitWatermarks
 
 from tests.integration.driver.reported import NoQueries, desks_of, report_of
@@ -136,6 +136,21 @@ def test_a_child_known_from_a_batch_that_runs_again_begins_there_also_if_its_pla
     claimed(fed, 2, 100, "a", splits={"a": (), "child": ("a",)})
 
     assert (fed.run.low_watermark_us, errors) == (low(100), [])
+
+
+def test_a_child_left_out_before_its_parents_were_told_is_waited_for_while_they_may_deliver() -> None:
+    """The stream is quiet after the kill for longer than the grace, so only ticks come between batch and plan."""
+    fed = Fed("read")
+    fed.stream = replace(fed.stream, strategy=WatermarkStrategy.for_monotonous_timestamps().with_grace("1 minute"))
+    run_again(fed, {"a": 5, "child": 0})
+    fed.now_us += 300 * SECOND
+    fed.run.hear(Tick(), fed.now_us)
+    assert fed.run.status(fed.now_us).splits["child"].state is SplitState.IDLE
+    claimed(fed, 2, 500, "b", splits={"a": (), "b": (), "child": ("a",)})
+    fed.run.hear(SplitsFinished((fed.id("a"),)), fed.now_us)
+
+    status = fed.run.status(fed.now_us)
+    assert (status.splits["child"].state, fed.run.low_watermark_us) == (SplitState.PENDING, low(100))
 
 
 def test_a_child_known_from_a_batch_that_runs_again_begins_there_also_after_an_error_behind_its_plan(
