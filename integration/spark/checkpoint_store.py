@@ -284,6 +284,14 @@ def _why(failed: OSError) -> str:
     return "it is a link to another place" if failed.errno == errno.ELOOP else str(failed.strerror)
 
 
+def _failures() -> tuple[type[Exception], ...]:
+    """The errors of Hadoop's file systems; pyspark makes errors of its own of some, such as of an unknown host."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    return Py4JJavaError, PySparkException, OSError
+
+
 def _cause(failed: Any) -> str:
     java = getattr(failed, "java_exception", failed)
     return str(java if java is failed else java.toString()).partition("\n")[0][:300]
@@ -392,18 +400,14 @@ class HadoopStore:
             return time.time() - written_ms / 1_000
 
     def _reading(self, path: str) -> AbstractContextManager[None]:
-        from py4j.protocol import Py4JJavaError
-
         hint = "call it in a session that reaches the place as the query does: its packages, settings, user."
-        return reading(self.root, path or "it", (Py4JJavaError, OSError), _cause, hint)
+        return reading(self.root, path or "it", _failures(), _cause, hint)
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[None]:
-        from py4j.protocol import Py4JJavaError
-
         try:
             yield
-        except (Py4JJavaError, OSError) as failed:
+        except _failures() as failed:
             raise CheckpointUnwritable(self.root, path, _cause(failed)) from failed
 
     def _path(self, path: str) -> JavaObject:
@@ -418,6 +422,7 @@ class HadoopStore:
         the `rename` of `AbstractFileSystem`, which deletes first.
         """
         from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
 
         hadoop = self._jvm.org.apache.hadoop.fs
         path = self._files.makeQualified(path)  # resolvePath refuses a relative one
@@ -427,7 +432,7 @@ class HadoopStore:
                 return context
             behind = hadoop.FileContext.getFileContext(context.resolvePath(path).toUri(), self._conf)
             return context if self._is_hdfs(behind) else None
-        except Py4JError:  # this kind of file system has no context, or the path does not exist
+        except (Py4JError, PySparkException):  # this kind of file system has no context, or the path does not exist
             return None
 
     def _is_hdfs(self, context: JavaObject) -> bool:

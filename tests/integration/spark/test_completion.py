@@ -39,7 +39,7 @@ from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark import TaskId, WatermarkStrategy, format_time_us
 from lowmark.watermark.moment import time_us, us_of
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.integration.cli.test_cli import call
@@ -196,6 +196,13 @@ def test_a_client_of_spark_connect_is_told_to_ask_without_its_session(tmp_path: 
     client = object.__new__(pytest.importorskip("pyspark.sql.connect.session").SparkSession)
     with pytest.raises(SessionUnfit, match=r"got a Spark Connect session\. Hint: call it without spark="):
         completion(tmp_path / "cp", spark=client)
+
+
+def test_a_name_node_that_is_not_known_is_told_in_a_session_as_every_other_place(spark: SparkSession) -> None:
+    """pyspark makes an error of its own of some of Java's, of an address that cannot be, too."""
+    said = r'checkpoint "hdfs://no-such-host\.invalid/orders": it cannot be read \([^\n]*UnknownHostException'
+    with pytest.raises(CheckpointUnreadable, match=rf"{said}[^\n]*\. Hint: call it in a session that reaches"):
+        completion("hdfs://no-such-host.invalid/orders", spark=spark)
 
 
 def test_a_checkpoint_that_its_reader_may_not_enter_is_told(tmp_path: Path) -> None:
