@@ -308,8 +308,8 @@ class SuccessFileNotWritten(LowmarkError, OSError):
     cause: str
     _fact = 'stream "{stream}": _SUCCESS of partition {partition} cannot be written into "{table}" ({cause})'
     _hint = (
-        "see that the folder is there, that the driver's user may write into it, and that the disk has room. Nothing "
-        "is lost: the mark is tried again by itself."
+        "see that the folder is there, that Spark reaches it, that the driver's user may write into it, and that the "
+        "disk has room. Nothing is lost: the mark is tried again by itself."
     )
 
 

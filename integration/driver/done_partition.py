@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from lowmark.integration.errors import CheckpointUnwritable, SuccessFileNotWritten
+from lowmark.integration.errors import CheckpointUnreadable, CheckpointUnwritable, SuccessFileNotWritten
 from lowmark.integration.spark.checkpoint_store import open_store
 from pyspark.sql import SparkSession
 
@@ -142,11 +142,12 @@ def success_files_in(spark: SparkSession, folder: str, width_us: int) -> Callabl
                 partition.stream, partition.start, partition.end, folder,
             )  # fmt: skip
             return
-        store = open_store(spark, folder)
-        if partition.has_rows or store.exists(partition.name):
-            try:
+        try:
+            store = open_store(spark, folder)
+            if partition.has_rows or store.exists(partition.name):
                 store.write(f"{partition.name}/_SUCCESS", "")
-            except CheckpointUnwritable as failed:
-                raise SuccessFileNotWritten(partition.stream, partition.name, folder, failed.cause) from failed
+        except (CheckpointUnreadable, CheckpointUnwritable) as failed:
+            cause = failed.fact if isinstance(failed, CheckpointUnreadable) else failed.cause
+            raise SuccessFileNotWritten(partition.stream, partition.name, folder, cause) from failed
 
     return write

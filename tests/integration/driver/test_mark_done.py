@@ -19,10 +19,10 @@ import pyarrow.dataset as ds
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.driver import insist as insisting
-from lowmark.integration.driver.done_partition import DonePartition, poster
+from lowmark.integration.driver.done_partition import DonePartition, poster, success_files_in
 from lowmark.integration.driver.marking import Marking
 from lowmark.integration.driver.partitions import Kept
-from lowmark.integration.errors import NotComplete, UnknownStream, WrapRefused
+from lowmark.integration.errors import NotComplete, SuccessFileNotWritten, UnknownStream, WrapRefused
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.errors import InvalidTime
 from lowmark.watermark.moment import us_of
@@ -223,6 +223,15 @@ def test_a_table_that_cannot_be_written_is_told_and_marked_once_it_can(
     table.mkdir()
     wait_until((table / name(1) / "_SUCCESS").exists, "the mark of hour 1", seconds=20)
     assert (table / name(0) / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_a_table_that_spark_does_not_reach_is_told_as_a_table(spark: SparkSession, has_rows: bool) -> None:
+    mark = DonePartition("orders", "q", name(0), FIRST, FIRST + dt.timedelta(hours=1), FIRST, has_rows, (), 0)
+    said = rf'"orders": _SUCCESS of partition {name(0)} cannot be written into "s4://bucket/table" \(.* scheme "s4"'
+    with pytest.raises(SuccessFileNotWritten, match=said) as failed:
+        success_files_in(spark, "s4://bucket/table", HOUR * 1_000_000)(mark)
+    assert "checkpoint" not in str(failed.value)
 
 
 def test_a_mark_that_hangs_is_told_and_the_query_goes_on(
