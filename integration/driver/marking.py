@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
@@ -84,11 +85,13 @@ def marking_of(
         expected = "http:// or https:// and a host, a port up to 65535, without a login or a blank"
         fact = f"mark_done: post is {shown(post)}, expected {expected}"
         raise WrapRefused(stream, fact, 'pass post="http://localhost:8080/done".')
+    hint = 'pass layout="dt=%Y-%m-%d/hour=%H".'
     try:
-        name_at(datetime_of(0), layout)
+        name = name_at(datetime_of(0), layout)
     except ValueError as unfit:
-        fact = f"layout {layout!r:.80} is none that strftime takes ({unfit})"
-        raise WrapRefused(stream, fact, 'pass layout="dt=%Y-%m-%d/hour=%H".') from unfit
+        raise WrapRefused(stream, f"layout {layout!r:.80} is none that strftime takes ({unfit})", hint) from unfit
+    if success_files is not None and not {"/", ".."}.isdisjoint(PurePosixPath(name).parts):
+        raise WrapRefused(stream, f"layout {layout!r:.80} leads out of the table", hint)
     if success_files is not None and _is_shared(layout, width_us):
         fact = (
             f"layout {layout!r:.80} has one folder for several partitions of {format_duration_us(width_us)}, so "
@@ -204,14 +207,12 @@ class Marking:
                 log.warning(
                     'stream "%s": nothing tells which rows came before batch %d. A partition that is older than all '
                     "that come now may have rows and is not marked done",
-                    self.stream,
-                    progress.batch_id,
-                )
+                    self.stream, progress.batch_id,
+                )  # fmt: skip
             rows = self._rows(progress.observed_metrics.get(self.metric), progress.batch_id)
             if rows is None and not with_state and progress.num_input_rows == 0:
                 rows = {}
-            now_us = time.time_ns() // 1_000
-            late = self._partitions.report(progress.batch_id, rows, until_us=until_us, now_us=now_us)
+            late = self._partitions.report(progress.batch_id, rows, until_us=until_us, now_us=time.time_ns() // 1_000)
             self._changed.notify_all()
         self._save()
         for number, count in sorted(late.items()):
@@ -288,8 +289,7 @@ class Marking:
         done, until_us = query.farewells.newest_commit()
         unsure = None
         if done is not None and until_us is not None:  # rows of before this marking
-            now_us = time.time_ns() // 1_000
-            unsure = (until_us - self._delay_us) // self._width_us, now_us // self._width_us
+            unsure = (until_us - self._delay_us) // self._width_us, time.time_ns() // 1_000 // self._width_us
         # Without a time, nothing says how old the rows of before are, as after a crash that took their reports.
         done = -1 if done is None or until_us is None else done
         kept = Kept(self._width_us, done, until_us=until_us, unsure=unsure)

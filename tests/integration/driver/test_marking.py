@@ -285,6 +285,15 @@ def test_a_folder_of_several_partitions_is_refused_because_its_success_file_woul
         made(success_files="/table")
 
 
+@pytest.mark.parametrize("layout", ["/dt=%F", "../dt=%F", "dt=%F/../hour=%H"])
+def test_a_folder_outside_of_the_table_is_refused_because_no_try_could_write_into_it(layout: str) -> None:
+    with pytest.raises(WrapRefused, match=r'"orders": layout .* leads out of the table\. Hint: pass layout="dt='):
+        marking_with(
+            cast("Any", None), "orders", "ts", "1 day", layout, "0s", success_files="/table", call=None, post=None
+        )
+    marking_with(cast("Any", None), "orders", "ts", "1 day", layout, "0s", success_files=None, call=print, post=None)
+
+
 def test_one_mark_of_many_hours_says_from_when_to_when_and_writes_no_success_file(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
