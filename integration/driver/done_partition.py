@@ -17,6 +17,8 @@ from pyspark.sql import SparkSession
 
 log = logging.getLogger("lowmark")
 
+_ZONE = "spark.sql.session.timeZone"
+_AS_UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00"})
 _POST_SECONDS = 30.0
 _HTTP_ADDRESS = re.compile(
     r"https?://(\[[0-9a-f:.]+\]|[^\s/?#@:\[\]]+)(:(?P<port>[0-9]{1,5}))?([/?][!-~]*)?", re.IGNORECASE
@@ -133,6 +135,12 @@ def success_files_in(spark: SparkSession, folder: str, width_us: int) -> Callabl
     A partition that may have no rows gets the file only if its folder is there. A mark of many such partitions writes
     no file, because the folders would be looked for one by one.
     """
+    if (zone := spark.conf.get(_ZONE)) not in _AS_UTC:
+        log.warning(
+            'the partitions of "%s" are named in UTC, and %s is "%s": a folder named by date_format has rows '
+            "of other hours, so it may get _SUCCESS hours before they are complete. Hint: set %s to UTC.",
+            folder, _ZONE, zone, _ZONE,
+        )  # fmt: skip
 
     def write(partition: DonePartition) -> None:
         if partition.end - partition.start > timedelta(microseconds=width_us):

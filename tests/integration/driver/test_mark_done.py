@@ -225,6 +225,27 @@ def test_a_table_that_cannot_be_written_is_told_and_marked_once_it_can(
     assert (table / name(0) / "_SUCCESS").exists()
 
 
+def test_a_session_west_of_greenwich_is_warned_because_its_folders_would_be_marked_hours_early(
+    service: LowWatermarkService, feed: Feed, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At 07:10 UTC the folder of hour 6 gets its file, and the folder's rows come from 11:00 UTC on."""
+    rows, said = wrapped(service, feed), 'are named in UTC, and spark.sql.session.timeZone is "America/New_York"'
+    service.mark_done(rows, name="orders", time="ts", success_files=tmp_path / "table")
+    assert said not in caplog.text, "the session of the tests is in UTC"
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        query = write(service.mark_done(rows, name="orders", time="ts", success_files=tmp_path / "table"), tmp_path)
+        put(feed, query, ("fast", 1, hour(6.5)), ("slow", 1, hour(6.5)))
+        put(feed, query, ("fast", 1, hour(7.2)), ("slow", 1, hour(7.2)))
+        put(feed, query, ("fast", 1, hour(7.3)))
+        wait_until(lambda: success_files(tmp_path / "table") == {name(6)}, "the mark", seconds=20)
+        put(feed, query, ("fast", 1, hour(11.5)), ("slow", 1, hour(11.5)))
+        assert ds.dataset(tmp_path / "table" / name(6)).count_rows() == 2, "they came after the mark"
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert said in caplog.text
+
+
 @pytest.mark.parametrize("has_rows", [True, False])
 def test_a_table_that_spark_does_not_reach_is_told_as_a_table(spark: SparkSession, has_rows: bool) -> None:
     mark = DonePartition("orders", "q", name(0), FIRST, FIRST + dt.timedelta(hours=1), FIRST, has_rows, (), 0)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +21,8 @@ from lowmark.watermark.moment import datetime_of
 
 HOUR_US = 3_600_000_000
 METRIC = "lowmark:done:x:orders"
+IN_UTC: Any = SimpleNamespace(conf={"spark.sql.session.timeZone": "UTC"})
+"""A session whose file systems nobody uses."""
 BEFORE_YEAR_1 = -62_200_000_000_000_000 // HOUR_US
 """An hour that a broken time of a row may have: Spark has the year, Python has not."""
 
@@ -273,7 +275,7 @@ def test_a_folder_of_several_partitions_is_refused_because_its_success_file_woul
 ) -> None:
     def made(**way: Any) -> Marking:
         ways = {"success_files": None, "call": None, "post": None, **way}
-        return marking_with(cast("Any", None), "orders", "ts", partition, layout, "0 seconds", **ways)
+        return marking_with(IN_UTC, "orders", "ts", partition, layout, "0 seconds", **ways)
 
     made(call=print)  # a function is given the times of each partition
     if fits:
@@ -288,10 +290,8 @@ def test_a_folder_of_several_partitions_is_refused_because_its_success_file_woul
 @pytest.mark.parametrize("layout", ["/dt=%F", "../dt=%F", "dt=%F/../hour=%H"])
 def test_a_folder_outside_of_the_table_is_refused_because_no_try_could_write_into_it(layout: str) -> None:
     with pytest.raises(WrapRefused, match=r'"orders": layout .* leads out of the table\. Hint: pass layout="dt='):
-        marking_with(
-            cast("Any", None), "orders", "ts", "1 day", layout, "0s", success_files="/table", call=None, post=None
-        )
-    marking_with(cast("Any", None), "orders", "ts", "1 day", layout, "0s", success_files=None, call=print, post=None)
+        marking_with(IN_UTC, "orders", "ts", "1 day", layout, "0s", success_files="/table", call=None, post=None)
+    marking_with(IN_UTC, "orders", "ts", "1 day", layout, "0s", success_files=None, call=print, post=None)
 
 
 def test_one_mark_of_many_hours_says_from_when_to_when_and_writes_no_success_file(
@@ -312,5 +312,5 @@ def test_one_mark_of_many_hours_says_from_when_to_when_and_writes_no_success_fil
     first = marked[0]
     assert (first.start, first.end) == (datetime_of(0), datetime_of(399_900 * HOUR_US))
     assert not first.has_rows
-    success_files_in(cast("Any", None), "/table", HOUR_US)(first)  # needs no session, because it looks at no file
+    success_files_in(IN_UTC, "/table", HOUR_US)(first)  # looks at no file
     assert f"partitions from {first.start} to {first.end} may have rows" in caplog.text
