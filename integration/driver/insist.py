@@ -14,9 +14,12 @@ _HANGS = "%s has not returned for %g s; what comes after it waits, the query goe
 
 
 def insist(call: Callable[[], object], what: str, stopped: threading.Event) -> bool:
-    """Call until the call returns; wait 1 to 60 seconds after an error. Returns whether the function has returned."""
+    """Call until the call returns; wait 1 to 60 seconds after an error. Returns whether the function has returned.
+
+    The function is called once also if `stopped` is set, because its caller tells nobody else of it.
+    """
     pause_seconds = _FIRST_SECONDS
-    while not stopped.is_set():
+    while True:
         hangs = threading.Timer(_HANGS_SECONDS, log.error, [_HANGS, what, _HANGS_SECONDS])
         hangs.daemon = True
         try:
@@ -28,6 +31,6 @@ def insist(call: Callable[[], object], what: str, stopped: threading.Event) -> b
             return True
         finally:
             hangs.cancel()
-        stopped.wait(pause_seconds)
+        if stopped.wait(pause_seconds):
+            return False
         pause_seconds = min(2 * pause_seconds, _MOST_SECONDS)
-    return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,8 @@ from .insist import insist
 from .stream_run import StreamRun
 
 log = logging.getLogger("lowmark")
+
+_STOP_SECONDS = 10.0
 
 
 def complete_until(runs: Iterable[StreamRun], name: str, query: str | None) -> int | None:
@@ -62,6 +65,7 @@ class Passing:
 
     def __init__(self) -> None:
         self._waits: list[Wait] = []
+        self._calls: list[Worker] = []  # that may still run
         self._stopped = threading.Event()
 
     def add(self, wait: Wait, runs: Iterable[StreamRun]) -> None:
@@ -78,13 +82,24 @@ class Passing:
         for wait in mine:
             until_us = complete_until(runs, name, wait.query)
             if until_us is not None and until_us >= wait.time_us:
-                call = partial(insist, partial(wait.call, until_us), str(wait), self._stopped)
-                Worker("lowmark-passed", call).start()
+                worker = Worker("lowmark-passed", partial(self._call, wait, until_us))
+                worker.start()
                 # Last, because the system may have no thread left.
                 self._waits = [each for each in self._waits if each is not wait]
+                self._calls = [*(each for each in self._calls if not each.ended), worker]
 
     def stop(self) -> None:
-        """End all repetitions, and log which functions will not be called any more."""
+        """End all repetitions, log which functions will not be called any more, and wait a bounded time for others.
+
+        The end of the program would cut off a function that the last batch of a query has called.
+        """
         self._stopped.set()
         for wait in self._waits:
             log.warning("the service stops before a time is passed: %s is not called", wait)
+        deadline = time.monotonic() + _STOP_SECONDS
+        for worker in self._calls:
+            worker.join(deadline - time.monotonic())
+
+    def _call(self, wait: Wait, until_us: int) -> None:
+        if not insist(partial(wait.call, until_us), str(wait), self._stopped):
+            log.warning("the service stops before %s has returned: it is not called again", wait)

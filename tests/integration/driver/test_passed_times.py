@@ -57,6 +57,50 @@ def test_a_function_beside_which_there_is_no_thread_for_its_clock_is_called_at_t
     assert tries == ["a try", "a try", "called"]
 
 
+def passed(call: Callable[[int], object]) -> Passing:
+    """A function whose time is passed, as by the last batch of a query that ends by itself."""
+    waits, run = Passing(), begun(stream())
+    run.complete_until_us = 5
+    waits.add(Wait("orders", None, 4, call), [run])
+    return waits
+
+
+def test_a_service_that_stops_behind_the_last_batch_waits_for_the_function_that_the_batch_calls() -> None:
+    """Its thread is a daemon, so the end of the program would cut the function off."""
+    free, done = threading.Event(), list[bool]()
+    waits = passed(lambda _: done.append(free.wait(20)))
+    stop = Worker("stop", waits.stop)
+    stop.start()
+    assert not stop.join(0.2), "the function has not returned"
+    free.set()
+    assert stop.join(5)
+    assert done == [True]
+
+
+def test_a_function_whose_thread_begins_behind_a_stop_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun_later, called = list[Worker](), list[int]()
+
+    def start(worker: Worker) -> None:
+        begun_later.append(worker)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Worker, "start", start)
+        waits = passed(called.append)
+    waits.stop()
+    for worker in begun_later:
+        worker.start()
+        assert worker.join(5)
+    assert called == [5]
+
+
+def test_a_function_that_fails_until_the_service_stops_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: int) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    passed(fail).stop()
+    assert 'UTC of stream "orders" has returned: it is not called again' in caplog.text
+
+
 @dataclass
 class OfStream(Query):
     """A running query. Its run id is also the token of its heartbeat."""
