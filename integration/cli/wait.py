@@ -191,5 +191,6 @@ def _beside(stream: dict[str, Any], past_us: int) -> str:
     if not _has_passed(stream["low_watermark_us"], past_us):
         return ""
     return (
-        "\n  sink   the low watermark has passed the time; the batch that brings it into the sink is not committed yet"
+        "\n  sink   the low watermark has passed the time; the batch that brings it into the sink is not committed "
+        "yet, or another stream of the query has not passed it"
     )

@@ -79,7 +79,10 @@ class Completion:
             parts.append("there is no low watermark yet")
         elif self.until_us is None or self.until_us < self.low_watermark_us:
             low = format_time_us(self.low_watermark_us)
-            parts.append(f"its low watermark is {low}, and windows that it closes are emitted by the next batch")
+            parts.append(
+                f"its low watermark is {low}, and windows that it closes are emitted by the next batch, in a query of "
+                "several streams once all of them have passed it"
+            )
         return "; ".join(parts)
 
 

@@ -114,6 +114,19 @@ def test_windows_are_complete_until_the_watermark_in_force_in_their_batch(tmp_pa
     assert "windows that it closes are emitted by the next batch" in found.why
 
 
+def test_a_stream_ahead_of_the_other_side_of_a_join_is_said_to_wait_for_that_side(tmp_path: Path) -> None:
+    """The next batch emits nothing more, and neither do a hundred more, until clicks have moved."""
+    written = Written(tmp_path / "cp", with_state=True)
+    written.plan(0, 200, in_force=50)
+    lines = (written.folder / "offsets/0").read_text()
+    other = json.dumps(HeartbeatOffset("clicks", us(50), "token", 1).to_json())
+    (written.folder / "offsets/0").write_text(f"{lines}\n{other}")
+    written.commit(0)
+    found = completion(written.folder, "orders")
+    assert found.until_us == us(50)
+    assert "by the next batch, in a query of several streams once all of them have passed it" in found.why
+
+
 def test_the_stream_that_is_furthest_behind_counts_unless_one_is_named(tmp_path: Path) -> None:
     written = Written(tmp_path / "cp")
     written.plan(0, 100)
