@@ -13,11 +13,13 @@ mark stands for all earlier hours.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timezone
 
 import msgspec
-from lowmark.watermark.moment import none_first, utc
+from lowmark.watermark.moment import none_first, us_of, utc
 from sortedcontainers import SortedSet
 
+_YEAR_1_US = us_of(datetime.min.replace(tzinfo=timezone.utc))
 _MOST_ONE_BY_ONE = 10_000
 """Partitions in a row whose rows are not known; a year of hours, a week of minutes."""
 
@@ -61,6 +63,7 @@ class Partitions:
 
     def __init__(self, kept: Kept, delay_us: int) -> None:
         self._width_us, self._delay_us = kept.width_us, delay_us
+        self._first = -(-_YEAR_1_US // kept.width_us)  # the first partition with a start as a datetime
         self._batch_id, self._next, self._unsure = kept.batch_id, kept.next, kept.unsure
         self._open: SortedSet[int] = SortedSet(kept.open)
         self.until_us = kept.until_us  # as in `Kept`
@@ -123,7 +126,7 @@ class Partitions:
         number = self._open[0] if self._open and self._open[0] <= passed else None
         has_rows, since = number is not None, None
         if self._unsure is not None:
-            first = self._unsure[0] if self._next is None else max(self._unsure[0], self._next)
+            first = max(self._unsure[0], self._first if self._next is None else self._next)
             last = min(self._unsure[1], passed if number is None else number - 1)
             if first <= last:
                 has_rows, number = False, max(first, last - _MOST_ONE_BY_ONE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,6 +59,23 @@ def test_a_row_of_before_the_year_1_does_not_end_the_marks_of_all_other_hours() 
     assert is_marked.wait(5), "the marks have ended"
     marking.stop()
     assert marked == ["hour=01"]
+
+
+def test_a_mark_of_many_hours_begins_with_the_first_of_pythons_times() -> None:
+    """The sink was complete until before the year 1 when mark_done was added: a split had unset times only."""
+    marked, are_marked = list[DonePartition](), threading.Event()
+
+    def act(partition: DonePartition) -> None:
+        marked.append(partition)
+        if partition.has_rows:
+            are_marked.set()
+
+    marking, query = marking_of(act, (5, BEFORE_YEAR_1 * HOUR_US))
+    marking.begin(query)
+    marking.take(batch(6, 3, until_us=4 * HOUR_US), query)
+    assert are_marked.wait(20), "the marks have ended"
+    marking.stop()
+    assert (marked[0].start, marked[-1].name) == (datetime.min.replace(tzinfo=timezone.utc), "hour=03")
 
 
 def test_a_marking_of_a_query_that_ran_without_a_low_watermark_knows_that_hours_may_have_rows(
