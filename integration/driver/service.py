@@ -39,7 +39,7 @@ from lowmark.watermark import (
     duration_us,
     format_time_us,
 )
-from lowmark.watermark.moment import datetime_of, time_us
+from lowmark.watermark.moment import datetime_of, time_us, utc
 from lowmark.watermark.splits.status import Explanation
 from lowmark.watermark.tasks.alignment import GroupStatus
 
@@ -558,6 +558,8 @@ class LowWatermarkService:
     def complete_until(self, name: str, *, query: str | None = None) -> dt.datetime | None:
         """Return the time, UTC, until which everything of a stream can be read in the sinks; None while not known.
 
+        Also None before the year 1, which Python does not have; an unset time of another system may lie there.
+
         A `foreachBatch` that has written its rows may store this time beside the rows, such as in a table's properties:
         the time is that of an earlier, committed batch.
 
@@ -567,8 +569,7 @@ class LowWatermarkService:
         Raises:
             UnknownStream: nothing was wrapped under that name.
         """
-        until_us = self._call(lambda: self._complete_until(name, query), f'ask how far stream "{name}" is complete')
-        return None if until_us is None else datetime_of(until_us)
+        return utc(self._call(lambda: self._complete_until(name, query), f'ask how far stream "{name}" is complete'))
 
     def _complete_until(self, name: str, query: str | None) -> int | None:
         if self._runs.streams.named(name) is None:

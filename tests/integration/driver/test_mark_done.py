@@ -495,6 +495,26 @@ def test_wait_until_and_when_passed_speak_once_the_sink_has_the_rows(
     wait_until(lambda: "its queries have ended" in why_not(), "the news of the end", seconds=20)
 
 
+def test_a_sink_that_is_complete_until_before_the_year_1_fails_no_function_that_asks(
+    service: LowWatermarkService, feed: Feed, tmp_path: Path
+) -> None:
+    """The smallest time of .NET stands for an unset one; the bound leads below the first of Python's times."""
+    unset = (dt.datetime(1, 1, 1, 0, 0, 30, tzinfo=dt.timezone.utc) - ZERO).total_seconds()
+    asked = list[dt.datetime | None]()
+
+    def ask(batch: DataFrame, _: int) -> None:
+        batch.write.format("noop").mode("append").save()
+        asked.append(service.complete_until("orders"))
+
+    writer = wrapped(service, feed).writeStream.foreachBatch(ask)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    for n in (1, 2, 3):
+        put(feed, query, ("fast", 1, hour(n)), ("slow", 1, unset))
+    assert service.status("orders").low_watermark_us is not None
+    assert asked
+    assert set(asked) == {None}
+
+
 def test_arguments_that_do_not_fit_are_refused(service: LowWatermarkService, feed: Feed) -> None:
     df = wrapped(service, feed)
     for time in ("2026-11-23T10:00", dt.datetime(2026, 11, 23)):  # noqa: DTZ001  # this is the fault
