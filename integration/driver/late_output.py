@@ -5,6 +5,7 @@ Refuses arguments that do not fit a stream, and adds the columns, and the branch
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from lowmark.integration.transport.late_files import LATE_BY, UNTIL, WATERMARK, 
 from lowmark.integration.transport.split_key import quoted
 from lowmark.sources.spark.settings import is_true
 from lowmark.sources.spark.source import register_class
+from lowmark.sources.spark.versions import arrow_schema
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.printable import first_line, in_one_line
 from pyarrow import ArrowException
@@ -149,6 +151,17 @@ def _check_rows_of_files(df: DataFrame, name: str, strategy: WatermarkStrategy) 
         fact = f'late_to adds a column "{added}" to its files, and the rows have one'
         raise WrapRefused(name, fact, "rename it before wrapping.")
     check_arrow(df, name)
+    _check_parquet(df, name)
+
+
+def _check_parquet(df: DataFrame, name: str) -> None:
+    import pyarrow.parquet as pq
+
+    try:
+        pq.ParquetWriter(io.BytesIO(), arrow_schema(df.schema)).close()
+    except ArrowException as cannot:  # of a struct without fields
+        fact = f"late_to writes Parquet, and the rows have a column that it does not take ({in_one_line(cannot)})"
+        raise WrapRefused(name, fact, "drop it or cast it before wrapping.") from cannot
 
 
 def _check_session(df: DataFrame, name: str) -> None:

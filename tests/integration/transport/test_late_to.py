@@ -292,6 +292,13 @@ def test_a_column_that_arrow_itself_refuses_is_named(service: LowWatermarkServic
         service.wrap(df, name="orders", event_time="ts", split="split", late_to="/late")
 
 
+def test_a_column_that_parquet_does_not_take_is_named(service: LowWatermarkService, feed: Feed) -> None:
+    """The query would end with its first late row, and again at each start."""
+    df = feed.df.withColumn("details", F.struct())
+    with pytest.raises(WrapRefused, match=r"late_to writes Parquet, .* \(.*'details'.*\)\. Hint: drop it or cast it"):
+        service.wrap(df, name="orders", event_time="ts", split="split", late_to="/late")
+
+
 @since("4.2", "named sources")
 def test_named_sources_are_refused_because_spark_takes_each_once(service: LowWatermarkService, feed: Feed) -> None:
     """The query ended with DUPLICATE_SOURCE_NAMES, though its user had named one source."""
