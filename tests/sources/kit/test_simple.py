@@ -400,8 +400,17 @@ def test_a_split_that_is_listed_twice_is_an_error() -> None:
         ((A for _ in "a"), "a generator was returned, expected a list"),
         ({"a": A}, "'a' is listed, expected a SourceSplit"),
         ([SourceSplit(split_id=7)], "split_id=7"),  # type: ignore[arg-type]
-        ([SourceSplit(split_id="a", start=np.int64(3))], r"int\(\) makes Python's number"),  # type: ignore[arg-type]
+        ([SourceSplit(split_id="a", start=np.int64(3))], r"int\(\) make Python's own"),  # type: ignore[arg-type]
         ([SourceSplit(split_id="a", parents=("b"))], 'a tuple of one id is \\("a",\\)'),  # type: ignore[arg-type]
+        ([SourceSplit(split_id=np.str_("a"))], r"str\(\) and int\(\) make Python's own values of numpy's"),
+        ([SourceSplit(split_id="a", parents=(np.str_("b"),))], r"str\(\) and int\(\) make"),
+        ([SourceSplit(split_id="a", parents=(7,))], "a tuple of such texts as parents"),  # type: ignore[arg-type]
+        ([SourceSplit(split_id="a\ud800")], "a text in UTF-8"),
+        ([SourceSplit(split_id="a", start=True)], "start=True"),
+        ([SourceSplit(split_id="a", stop=True)], "stop=True"),
+        ([SourceSplit(split_id="a", start=2**63)], r"whole numbers below 2\*\*63"),
+        ([SourceSplit(split_id="a", start=-(2**63) - 1)], r"whole numbers below 2\*\*63"),
+        ([SourceSplit(split_id="a", stop=2**70)], r"whole numbers below 2\*\*63"),
     ],
 )
 def test_an_answer_without_splits_in_it_is_told_in_words(given: Any, said: str) -> None:
