@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from lowmark.sources.api import SourceSplit
@@ -24,7 +25,16 @@ def fault_of(found: object) -> str | None:
             )
     counted = Counter(split.split_id for split in found)
     twice = min((name for name, count in counted.items() if count > 1), default=None)
-    return None if twice is None else f"split {twice!r} is listed twice"
+    if twice is not None:
+        return f"split {twice!r} is listed twice"
+    try:
+        TopologicalSorter({split.split_id: split.parents for split in found if split.parents}).prepare()
+    except CycleError as circle:
+        return (
+            f"splits {circle.args[1]!r:.200} carry each other on, so each would wait for the others for ever. Hint: "
+            "parents are the ids of other splits, whose rows come before."
+        )
+    return None
 
 
 def _has_its_types(split: Any) -> bool:

@@ -410,6 +410,8 @@ def test_a_split_that_is_listed_twice_is_an_error() -> None:
         ([SourceSplit(split_id="a", stop=True)], "stop=True"),
         ([SourceSplit(split_id="a", start=2**63)], r"whole numbers below 2\*\*63"),
         ([SourceSplit(split_id="a", start=-(2**63) - 1)], r"whole numbers below 2\*\*63"),
+        ([SourceSplit(split_id="a", parents=("a",))], r"splits \['a', 'a'\] carry each other on"),
+        ([replace(A, parents=("b",)), replace(B, parents=("a",))], "carry each other on, so each would wait"),
         ([SourceSplit(split_id="a", stop=2**70)], r"whole numbers below 2\*\*63"),
     ],
 )
