@@ -29,7 +29,7 @@ from lowmark.sources.planning.peer import PlanPeer
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.planning.slots import SlotWork
 from lowmark.sources.reading.checked_reader import SplitReadFailed, count_nothing
-from lowmark.sources.reading.slices import read_slices
+from lowmark.sources.reading.slices import STALLED_SECONDS, read_slices
 from lowmark.sources.spark.versions import PASSES_LIMITS, arrow_schema
 from lowmark.watermark import LowmarkError
 from pyspark.sql import DataFrame, SparkSession
@@ -322,8 +322,7 @@ def _rows_of(binding: Binding, task: SlotWork[Any], recording: Recording | None)
 def _polled(
     reader: SourceReader[Any], task: SlotWork[Any], binding: Binding, count: Callable[[], None]
 ) -> Iterator[SplitRows]:
-    output, limit_seconds = _Output(), binding.options.timeout_seconds
-    silent_since = time.monotonic()
+    output, silent_since = _Output(), time.monotonic()
     with closed_on_error(reader.close):
         reader.add_splits(task.splits)
         reader.start()
@@ -333,16 +332,18 @@ def _polled(
         while (status := reader.poll_next(output)) is not InputStatus.END_OF_INPUT:
             taken = output.taken()
             yield from taken
-            if taken:
+            waits = status is InputStatus.NOTHING_AVAILABLE
+            limit_seconds = binding.options.timeout_seconds if waits else STALLED_SECONDS
+            left_seconds = silent_since + limit_seconds - time.monotonic()
+            if any(rows.rows.num_rows for rows in taken):
                 silent_since = time.monotonic()
-            elif status is InputStatus.NOTHING_AVAILABLE and not _becomes_available(
-                reader, silent_since + limit_seconds - time.monotonic()
-            ):
+            elif not (_becomes_available(reader, left_seconds) if waits else left_seconds > 0):
+                hint = " (timeout= is how long a source may hang)" if waits else ""
                 raise SplitReadFailed(
                     repr(binding.source), tuple(split.split_id for split in task.splits), "read the rows",
-                    f"{type(reader).__name__}, the reader of slot {task.subtask}, has said NOTHING_AVAILABLE for "
-                    f"{limit_seconds:g} seconds, though batch {task.checkpoint} was planned with rows that are there "
-                    "(timeout= is how long a source may hang)",
+                    f"{type(reader).__name__}, the reader of slot {task.subtask}, has brought no row and said "
+                    f"{getattr(status, 'name', status)} for {limit_seconds:g} seconds, though batch {task.checkpoint} "
+                    f"was planned with rows that are there{hint}",
                 )  # fmt: skip
         yield from output.taken()
         count()

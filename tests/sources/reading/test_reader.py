@@ -198,10 +198,17 @@ def test_the_reader_is_closed_when_the_consumer_fails() -> None:
     assert source.closed == 1
 
 
-def test_a_reader_that_brings_nothing_is_an_error_in_the_end() -> None:
+@pytest.mark.parametrize("batches", [[], [part("a", 3)] * 99], ids=["nothing", "batches without a row"])
+def test_a_reader_that_brings_nothing_is_an_error_in_the_end(batches: list[Fetched]) -> None:
     seconds = iter(range(0, 1_000, 60))
     with pytest.raises(SplitReadFailed, match="cannot fetch of 'a': nothing came for 100 seconds, and no end either"):
-        slices(Given(), TO_5, stalled_seconds=100, now_seconds=lambda: next(seconds))
+        slices(Given(*batches), TO_5, stalled_seconds=100, now_seconds=lambda: next(seconds))
+
+
+def test_a_position_that_grows_without_rows_is_progress() -> None:
+    seconds = iter(range(0, 1_000, 60))
+    given = Given(part("a", 4), part("a", 5), end("a"))
+    assert slices(given, TO_5, stalled_seconds=70, now_seconds=lambda: next(seconds)) == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from lowmark.sources import InputStatus, ReaderOutput, SourceEvent, SourceReader, SourceReaderContext, SourceSplit
 from lowmark.sources.generator import SplitScript, StreamScript
@@ -70,7 +71,9 @@ def test_a_paced_generator_gives_its_rows_in_batches_of_whole_ticks(
 
 
 class Hanging(SourceReader[SourceSplit]):
-    """A reader without rows; `available` decides whether it reports new rows."""
+    """A reader without rows; `available` decides whether it reports new rows, and `says` what it says of more."""
+
+    says = InputStatus.NOTHING_AVAILABLE
 
     def __init__(self, *, available: bool) -> None:
         self.available, self.closed = available, False
@@ -80,7 +83,8 @@ class Hanging(SourceReader[SourceSplit]):
     def notify_no_more_splits(self) -> None: ...
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
-        return InputStatus.NOTHING_AVAILABLE
+        output.collect("a", pa.RecordBatch.from_pylist([], Numbered.schema))
+        return self.says
 
     def is_available(self) -> Future[None]:
         future: Future[None] = Future()
@@ -116,6 +120,20 @@ def test_a_reader_that_brings_nothing_ends_its_task_and_says_which_split_and_slo
     for part in ("'a'", "Hanging", "slot 3", "batch 17", "0.05 seconds", "timeout="):
         assert part in str(hung.value), str(hung.value)
     assert made[0].closed
+
+
+@pytest.mark.parametrize("says", [InputStatus.MORE_AVAILABLE, None])
+def test_a_reader_that_says_more_for_ever_ends_its_task(says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lowmark.sources.spark import source as module
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    monkeypatch.setattr(module, "STALLED_SECONDS", 0.05)
+    monkeypatch.setattr(Hanging, "says", says)
+    source = Numbered()
+    monkeypatch.setattr(source, "create_reader", lambda context: Hanging(available=True))
+    reader = SourceStreamReader(Binding(source, "numbers"), from_arrow_schema(source.schema))
+    with pytest.raises(SplitReadFailed, match=f"of 'a': .* has brought no row and said {getattr(says, 'name', says)}"):
+        list(reader.read(SlotInput(SlotWork(3, 17, (SourceSplit(split_id="a", stop=4),)))))
 
 
 def test_an_error_of_a_sources_own_reader_is_not_hidden_by_that_of_its_close() -> None:
