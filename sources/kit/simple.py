@@ -35,6 +35,7 @@ from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.reading.checked_reader import BrokenSplitReader
 from lowmark.sources.serializer import DataclassSerializer
 from lowmark.watermark import duration_us
+from lowmark.watermark.errors import shown
 
 from .discovery import DiscoveredSplits, DiscoveringEnumerator, PackedSerializer
 
@@ -161,7 +162,15 @@ class SimplePlanner(SplitPlanner[SplitT], Generic[SplitT]):
 
     def latest(self, splits: Sequence[SplitT]) -> Mapping[str, SplitEnd]:
         stops = {split.split_id: split.stop for split in splits}
-        return {name: _bounded(end, stops.get(name)) for name, end in self._source.latest(splits).items()}
+        method, ends = f"{type(self._source).__name__}.latest", self._source.latest(splits)
+        given: object = ends  # connectors may ignore the types
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{method} returned {shown(given)}, expected a mapping from the ids of splits to SplitEnds")
+        for name, end in given.items():
+            if not isinstance(end, SplitEnd):
+                wanted = "expected a SplitEnd. Hint: leave out a split that cannot be read at present"
+                raise TypeError(f"{method} returned {shown(end)} for split {name!r}, {wanted}")
+        return {name: _bounded(end, stops.get(name)) for name, end in ends.items()}
 
     def after_rows(self, split: SplitT, rows: int, end: SplitEnd) -> int:
         return self._source.after_rows(split, rows, end)

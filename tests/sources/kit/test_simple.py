@@ -115,6 +115,22 @@ def test_the_planner_asks_the_source_and_keeps_to_the_stop() -> None:
     assert Growing().create_planner().find_time([], 0) is None
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "Growing.latest returned None, expected a mapping from the ids of splits to SplitEnds"),
+        ([SplitEnd(1)], "Growing.latest returned .*, expected a mapping"),
+        ({"a": None}, "Growing.latest returned None for split 'a', expected a SplitEnd. Hint: leave out"),
+        ({"a": 7.0}, "Growing.latest returned 7.0 for split 'a', expected a SplitEnd"),
+    ],
+)
+def test_an_end_that_is_none_is_told_in_words(given: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Growing()
+    monkeypatch.setattr(source, "latest", lambda splits: given)
+    with pytest.raises(TypeError, match=said):
+        source.create_planner().latest([Table(split_id="a")])
+
+
 def test_splits_are_read_one_after_the_other_up_to_their_stops() -> None:
     reader = Growing().create_split_reader()
     assert reader.fetch() == Fetched()
