@@ -16,12 +16,15 @@ import pyarrow as pa
 import pytest
 from lowmark.sources import InputStatus, ReaderOutput, SourceEvent, SourceReader, SourceReaderContext, SourceSplit
 from lowmark.sources.generator import SplitScript, StreamScript
+from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.slots import SlotWork
 from lowmark.sources.reading.checked_reader import SplitReadFailed
+from lowmark.sources.serializer import DataclassSerializer
 from lowmark.sources.spark import Binding, SourceStreamReader, register
 from lowmark.sources.spark.options import InvalidOption
 from lowmark.sources.spark.source import EventNotTaken, SlotInput, SplitColumnTaken, _bound_by_options, _data_source
+from pyspark import cloudpickle
 
 from tests.sources.numbered import Numbered
 
@@ -193,6 +196,26 @@ def test_the_counts_of_a_sources_own_reader_are_recorded() -> None:
     reader = SourceStreamReader(Binding(source, "numbers", recorder=recorder), from_arrow_schema(source.schema))
     assert list(reader.read(SlotInput(SlotWork(3, 17, ())))) == []
     assert counted == [{"skipped_rows": 7}]
+
+
+def test_split_types_of_a_script_are_pickled_after_splits_of_them_were_read() -> None:
+    @dataclass(frozen=True)
+    class Place:
+        host: str
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Shard(SourceSplit):  # Spark pickles such a class by its value, as one of a script
+        places: tuple[Place, ...] = ()
+
+    # Both names as annotations of classes find them: in the module.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "Place", Place)
+        split = Shard(split_id="a", places=(Place("b"),))
+        states = DiscoveredSplits(discovered=True, pending=(split,))
+        for kind, value in ((Shard, split), (DiscoveredSplits[Shard], states)):
+            serializer: DataclassSerializer[Any] = DataclassSerializer(kind)
+            assert serializer.deserialize(1, serializer.serialize(value)) == value
+            cloudpickle.dumps((serializer, value))  # type: ignore[no-untyped-call]
 
 
 def test_a_column_for_the_split_that_is_taken_is_refused_with_what_there_is() -> None:
