@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from numbers import Integral
 from types import TracebackType
 from typing import Any, Generic
 
@@ -125,6 +126,9 @@ class CheckedReader(Generic[SplitT]):
                 raise self._broken(
                     part.split_id, f"gave {part.rows.num_rows} rows", "rows of splits that were added and not finished"
                 )
+            given: object = part.position  # connectors may ignore the types
+            if not isinstance(given, Integral):
+                raise self._broken(part.split_id, f"gave rows with position {given!r:.100}", "a whole number")
             if part.position < split.start:
                 raise self._broken(
                     part.split_id, f"went back from position {split.start} to {part.position}", "positions that grow"

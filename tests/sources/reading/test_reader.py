@@ -62,7 +62,7 @@ class GivenReader(SplitReader[SourceSplit]):
         self.source.closed += 1
 
 
-def part(split: str, position: int, *values: int) -> Fetched:
+def part(split: str, position: Any, *values: int) -> Fetched:
     return Fetched((SplitRows(split, rows(*values), position),))
 
 
@@ -131,6 +131,7 @@ def test_no_slices_make_no_reader() -> None:
 @pytest.mark.parametrize(
     ("fetches", "text"),
     [
+        ((part("a", None, 1),), "'a' gave rows with position None; expected a whole number"),
         ((part("a", 1, 1),), "'a' went back from position 2 to 1; expected positions that grow"),
         ((part("a", 4, 1), part("a", 3, 1)), "'a' went back from position 4 to 3"),
         ((part("a", 6, 1),), "'a' was read to position 6; expected at most its stop, 5"),
