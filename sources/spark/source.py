@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field
 from functools import partial
+from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -31,7 +32,6 @@ from lowmark.sources.planning.slots import SlotWork
 from lowmark.sources.reading.checked_reader import SplitReadFailed, count_nothing
 from lowmark.sources.reading.slices import STALLED_SECONDS, read_slices
 from lowmark.sources.spark.versions import PASSES_LIMITS, arrow_schema
-from lowmark.watermark import LowmarkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -39,6 +39,7 @@ from pyspark.sql.types import StructType
 
 from . import startup
 from .briefly import saying_briefly
+from .errors import EventNotTaken, SourceNotPicklable, SplitColumnTaken
 from .naming import named_reader
 from .options import FORMATS, FormatOptions, InvalidOption
 
@@ -52,32 +53,6 @@ else:
 log = logging.getLogger("lowmark")
 
 _registering = threading.Lock()  # because each registration changes an environment that the session has once
-
-
-class SplitColumnTaken(LowmarkError, ValueError):
-    """The source itself has a column with the name of the split's column."""
-
-    stream: str
-    column: str
-    columns: str  # the columns of the source, separated by commas
-    _fact = (
-        'stream "{stream}": split_column is "{column}", a column that the source has itself; expected a new name '
-        "beside {columns}"
-    )
-    _hint = "pass another name."
-
-
-class EventNotTaken(LowmarkError, RuntimeError):
-    """A reader sends its enumerator an event, but events are not taken there."""
-
-    stream: str
-    reader: int  # its subtask
-    event: str
-    _fact = (
-        'stream "{stream}": reader {reader} sends the event {event} to its enumerator, and a plain readStream cannot '
-        "deliver the event"
-    )
-    _hint = "read the source by LowWatermarkService.read, which delivers events."
 
 
 class Recording(Protocol):
@@ -215,7 +190,10 @@ def load(spark: SparkSession, binding: Binding) -> DataFrame:
     """
     prefer_own_python(spark)
     format_name = f"lowmark_{uuid.uuid4().hex[:12]}"
-    register_class(spark, bound_source(binding, format_name))
+    try:
+        register_class(spark, bound_source(binding, format_name))
+    except PicklingError as cause:
+        raise SourceNotPicklable(binding.name, type(binding.source).__name__, str(cause)) from cause
     return named_reader(spark, "source", binding.name).format(format_name).load()
 
 

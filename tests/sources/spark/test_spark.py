@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -21,9 +22,10 @@ from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.slots import SlotWork
 from lowmark.sources.reading.checked_reader import SplitReadFailed
 from lowmark.sources.serializer import DataclassSerializer
-from lowmark.sources.spark import Binding, SourceStreamReader, register
+from lowmark.sources.spark import Binding, SourceStreamReader, load, register
+from lowmark.sources.spark.errors import EventNotTaken, SourceNotPicklable, SplitColumnTaken
 from lowmark.sources.spark.options import InvalidOption
-from lowmark.sources.spark.source import EventNotTaken, SlotInput, SplitColumnTaken, _bound_by_options, _data_source
+from lowmark.sources.spark.source import SlotInput, _bound_by_options, _data_source
 from pyspark import cloudpickle
 
 from tests.sources.numbered import Numbered
@@ -196,6 +198,20 @@ def test_the_counts_of_a_sources_own_reader_are_recorded() -> None:
     reader = SourceStreamReader(Binding(source, "numbers", recorder=recorder), from_arrow_schema(source.schema))
     assert list(reader.read(SlotInput(SlotWork(3, 17, ())))) == []
     assert counted == [{"skipped_rows": 7}]
+
+
+def test_a_source_that_cannot_be_pickled_is_named_with_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lowmark.sources.spark import source as module
+    from pyspark.serializers import CloudPickleSerializer
+
+    no_session: Any = None
+    pickler: Any = CloudPickleSerializer()
+    source = Numbered()
+    monkeypatch.setattr(source, "lock", threading.Lock(), raising=False)
+    monkeypatch.setattr(module, "prefer_own_python", lambda spark: None)
+    monkeypatch.setattr(module, "register_class", lambda spark, kind: pickler.dumps(kind))
+    with pytest.raises(SourceNotPicklable, match=r'stream "orders": Numbered cannot be .*_thread.lock.*Hint: keep'):
+        load(no_session, Binding(source, "orders"))
 
 
 def test_split_types_of_a_script_are_pickled_after_splits_of_them_were_read() -> None:
