@@ -32,6 +32,7 @@ from lowmark.sources.planning.slots import SlotWork
 from lowmark.sources.reading.checked_reader import SplitReadFailed, count_nothing
 from lowmark.sources.reading.slices import STALLED_SECONDS, read_slices
 from lowmark.sources.spark.versions import PASSES_LIMITS, arrow_schema
+from lowmark.watermark.errors import shown
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -91,6 +92,10 @@ class Binding:
 
     def arrow_schema(self) -> pa.Schema:
         schema = self.source.schema
+        given: object = schema  # connectors may ignore the types
+        if not isinstance(given, pa.Schema):
+            source = type(self.source).__name__
+            raise TypeError(f'stream "{self.name}": {source}.schema is {shown(given)}, expected a pyarrow.Schema')
         if self.split_column is None:
             return schema
         if self.split_column in schema.names:

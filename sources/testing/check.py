@@ -55,6 +55,7 @@ from lowmark.sources.reading.slices import read_slices
 from lowmark.sources.slicing.table import is_position
 from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError
+from lowmark.watermark.errors import shown
 
 from .context import ManualEnumeratorContext
 
@@ -145,6 +146,9 @@ class _Check(Generic[SplitT, StateT]):
     def run(self, *, other_process: bool) -> CheckedSource:
         self.random = random.Random(self.seed)
         copy = self.copied()  # before the source has made a client
+        schema: object = self.source.schema  # connectors may ignore the types
+        if not isinstance(schema, pa.Schema):
+            raise self.broken("schema", f"it is {shown(schema)}; expected a pyarrow.Schema")
         splits = self.discovery()[: self.most_splits]
         for split in splits:
             self.serializer("splits", lambda: self.source.split_serializer, split)

@@ -200,6 +200,12 @@ def test_the_counts_of_a_sources_own_reader_are_recorded() -> None:
     assert counted == [{"skipped_rows": 7}]
 
 
+def test_a_schema_that_is_none_of_arrows_is_named_with_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Numbered, "schema", "number long")
+    with pytest.raises(TypeError, match=r"""stream "orders": Numbered\.schema is 'number long', expected a pyarrow"""):
+        Binding(Numbered(), "orders").arrow_schema()
+
+
 def test_a_source_that_cannot_be_pickled_is_named_with_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     from lowmark.sources.spark import source as module
     from pyspark.serializers import CloudPickleSerializer

@@ -323,6 +323,11 @@ class Empty(Numbered):
         return {split.split_id: SplitEnd(position=0, finished=True) for split in splits}
 
 
+@breaks("schema", "it is 'number long'; expected a pyarrow.Schema")
+class SchemaInWords(Numbered):
+    schema = "number long"  # type: ignore[assignment]
+
+
 @breaks("schema", "gave rows of another schema")
 class OtherColumns(Numbered):
     def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
