@@ -635,7 +635,7 @@ def test_a_damaged_file_is_named_or_skipped(
     assert text in said
     assert str(bad) in said
     assert f"(split 'part-1.{kind}')" in said
-    assert 'Hint: give the right to read it if that is missing; else pass on_unreadable="skip"' in said
+    assert "Hint: give the right to read it if that is missing, or pass a schema= that fits all files" in said
     assert str(pickle.loads(pickle.dumps(failed.value))) == said  # noqa: TID251  # our own
 
     skipping = FileSource(str(tmp_path), format=kind, schema=SCHEMA, on_unreadable="skip")
