@@ -34,7 +34,7 @@ from lowmark.sources.api import (
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.reading.checked_reader import BrokenSplitReader
 from lowmark.sources.serializer import DataclassSerializer
-from lowmark.watermark import duration_us
+from lowmark.watermark import InvalidDuration, duration_us
 from lowmark.watermark.errors import shown
 
 from .discovery import DiscoveredSplits, DiscoveringEnumerator, PackedSerializer
@@ -138,10 +138,14 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
         self, context: SplitEnumeratorContext[SplitT], state: DiscoveredSplits[SplitT]
     ) -> SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]:
         every = self.discover_every
+        period_us = None if every is None else duration_us(every, what="discover_every")
+        if period_us == 0:
+            hint = "use more than 0, or None to look once."
+            raise InvalidDuration("discover_every", shown(every), "each look lists all splits", hint)
         return DiscoveringEnumerator(
             context,
             self.discover,
-            period_seconds=None if every is None else duration_us(every, what="discover_every") / 1_000_000,
+            period_seconds=None if period_us is None else period_us / 1_000_000,
             bounded=self.bounded,
             known=state,
             source=type(self).__name__,

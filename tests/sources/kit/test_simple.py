@@ -33,6 +33,7 @@ from lowmark.sources.kit.simple import Rows, SimpleSplitReader
 from lowmark.sources.reading.checked_reader import BrokenSplitReader
 from lowmark.sources.serializer import DataclassSerializer, UnreadableState
 from lowmark.sources.testing import ManualEnumeratorContext
+from lowmark.watermark import InvalidDuration
 
 from tests.sources.numbered import ROWS, Numbered
 
@@ -100,6 +101,13 @@ def test_it_is_bounded_or_looks_again_as_it_says() -> None:
     assert started(source).periods == []
     source.bounded = True
     assert source.boundedness is Boundedness.BOUNDED
+
+
+def test_a_period_of_no_length_is_refused_by_its_name() -> None:
+    source = Growing()
+    source.discover_every = "0 seconds"
+    with pytest.raises(InvalidDuration, match=r"discover_every: '0 seconds' is not a duration: .* None to look once"):
+        source.create_enumerator(ManualEnumeratorContext[Table]())
 
 
 def test_the_planner_asks_the_source_and_keeps_to_the_stop() -> None:
