@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import is_dataclass
+from functools import lru_cache
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 from lowmark.sources.worker import described
@@ -61,9 +66,12 @@ class DataclassSerializer(Generic[ValueT]):
     def __init__(self, kind: type[ValueT], *, version: int = 1, name: str = "") -> None:
         self._kind, self._name, self.version = kind, name or getattr(kind, "__name__", str(kind)), version
         try:
+            hashable: Any = kind
+            self._of_script = _of_script(hashable)
             msgspec.msgpack.Decoder(kind)  # looks up the types of all fields
         except NameError as unknown:
             raise UnknownFieldType(self._name, str(unknown)) from unknown
+        self._take_notes_off()
 
     def serialize(self, value: ValueT) -> bytes:
         return msgspec.msgpack.encode(value, order="sorted")
@@ -78,8 +86,38 @@ class DataclassSerializer(Generic[ValueT]):
         except (ValueError, RecursionError) as invalid:  # msgspec's errors are ValueErrors
             fact = f"these are no data of version {version}: {told_briefly(invalid)}"
             raise UnreadableState(self._name, fact) from invalid
+        finally:
+            self._take_notes_off()
         return value  # type: ignore[no-any-return]
 
     def _unpacked(self, data: bytes) -> bytes:
         """Undo what a subclass does in `serialize` after this class. Raises ValueError."""
         return data
+
+    def _take_notes_off(self) -> None:
+        """Take the notes of msgspec off the classes of a script, because Spark pickles these classes, and no notes."""
+        for each in self._of_script:
+            with suppress(AttributeError):  # it has none, or another thread took them off
+                delattr(each, _NOTES)
+
+
+_NOTES = "__msgspec_cache__"
+
+
+@lru_cache(64)  # a serializer is made for each split of a hybrid source
+def _of_script(kind: Any) -> tuple[type, ...]:
+    return tuple(_classes_of_script(kind, set()))
+
+
+def _classes_of_script(kind: Any, seen: set[Any]) -> Iterator[type]:
+    """The dataclasses in a type that another process cannot import, such as those of a script or a notebook."""
+    for each in (kind, *get_args(kind)):
+        if isinstance(each, type) and is_dataclass(each) and each not in seen:
+            seen.add(each)
+            module = sys.modules.get(each.__module__)
+            if each.__module__ == "__main__" or getattr(module, each.__qualname__, None) is not each:
+                yield each
+            for hint in get_type_hints(each).values():
+                yield from _classes_of_script(hint, seen)
+        elif each is not kind:
+            yield from _classes_of_script(each, seen)

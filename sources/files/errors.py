@@ -22,7 +22,8 @@ class FileUnreadable(LowmarkError, RuntimeError):
     cause: str  # type and text of the error
     _fact = "{source}: cannot {action} of file {path} (split {split!r}): {cause}"
     _hint = (
-        'give the right to read it if that is missing; else pass on_unreadable="skip" to go on without the rows that '
+        "give the right to read it if that is missing, or pass a schema= that fits all files if a value does not fit "
+        'the type that the first file has; else pass on_unreadable="skip" to go on without the rows that '
         "were not read, and write them into a new file."
     )
 

@@ -59,6 +59,7 @@ REMEMBERED_FILES = 4_096
 """The checkpoint has the names of at least this number of files, the newest."""
 _KEPT_INDEXES = 10_000
 _OPEN_AT_ONCE = 16
+_LOOKED_AT = 100  # files, for one that says the types of its columns
 _NOTHING = FileIndex(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
 OnTrouble = Literal["error", "skip"]
 
@@ -77,8 +78,9 @@ class FileSource(SimpleSource[FileSplit]):
     Args:
         paths: a folder, a pattern, a file, or several (see `listing`); URIs for other file systems.
         format: "parquet", "csv" (with a line of names), "json" (an object in each line).
-        schema: the columns; by default the columns of the first file, which must exist then (of json, of its first 16
-            MiB). Give it for long-lived queries, because the first file may be deleted one day.
+        schema: the columns; by default the columns of the first file, which must exist then (of csv, of the first with
+            rows; of json, of its first 16 MiB). Give it for long-lived queries, because the first file may be deleted
+            one day.
         event_time: the column with the event time: a time, or text in ISO 8601. None: batches are cut by rows only.
         columns: the columns to read, in this order; by default all. `event_time` must be among them.
         recursive: whether folders stand for the folders below them too.
@@ -289,21 +291,26 @@ class FileSource(SimpleSource[FileSplit]):
         return [file for file in files if steady_us - self._young.get(file, steady_us - min_age_us) >= min_age_us]
 
     def _first_schema(self) -> pa.Schema:
-        """The columns of the first file, in types of Spark."""
+        """The columns of the first file, in types of Spark; of the first with values, if there is one."""
         try:
-            first = next((file for file in self.discover() if file.size_bytes), None)
+            files = [file for file in self.discover() if file.size_bytes]
         except (OSError, pa.ArrowException) as cause:
             fact = f"its files cannot be listed ({described(cause)}), and it takes the columns from the first"
             raise NoSchema(repr(self), fact, "correct the paths: each folder must be there.") from cause
-        if first is None:
+        if not files:
             raise NoSchema(repr(self), "there is no file yet to take the columns from", "pass schema=.")
-        path = self.listing.path(first.split_id)
-        try:
-            found = FORMATS[self._format].schema(self.listing.filesystem, path, first.size_bytes)
-            return spark_schema(found, event_time=self.event_time)
-        except UNREADABLE as cause:
-            fact = f"it takes the columns from its first file, {path}, which cannot be read ({described(cause)})"
-            raise NoSchema(repr(self), fact, "pass schema=, or take that file away.") from cause
+        columns = pa.schema([])
+        for file in files[:_LOOKED_AT]:
+            path = self.listing.path(file.split_id)
+            try:
+                found = FORMATS[self._format].schema(self.listing.filesystem, path, file.size_bytes)
+                columns = spark_schema(found, event_time=self.event_time)
+            except UNREADABLE as cause:
+                fact = f"it takes the columns from its first file, {path}, which cannot be read ({described(cause)})"
+                raise NoSchema(repr(self), fact, "pass schema=, or take that file away.") from cause
+            if not all(pa.types.is_null(each.type) for each in found):
+                break  # else it has the names of columns only
+        return columns
 
     def _check_unchanged(self, split: FileSplit, *, read: bool = False) -> None:
         """Raise FileChanged if a file is not as it was found. If it is read already, it may be deleted."""

@@ -26,18 +26,18 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
-from typing import Any, Generic
+from typing import Generic
 
-from lowmark.sources.api import SourceSplit, SplitEnumerator, SplitEnumeratorContext, SplitsAssignment, SplitT
+from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment, SplitT
 from lowmark.sources.serializer import DataclassSerializer, UnreadableState, ValueT
 from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError
-from lowmark.watermark.errors import shown
 from lowmark.watermark.packed import pack, unpack
+
+from .listed_splits import fault_of
 
 log = logging.getLogger("lowmark")
 
@@ -255,7 +255,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         if found is None:
             self._failed("discover splits", error)
             return
-        if (fault := _fault(found)) is not None:
+        if (fault := fault_of(found)) is not None:
             raise DiscoveryFailed(self._source, "discover splits", 1, fault)
         if self._preparing:
             return  # a look counts when its splits are prepared; the next look finds them, too
@@ -372,28 +372,6 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
                 self._assigned[split.split_id] = 0 if self._stamp_of is None else self._stamp_of(split)
         self._snapshot = None
         self._forget_oldest()
-
-
-def _fault(found: object) -> str | None:
-    """Say what is wrong with an answer of `discover`; None: nothing is."""
-    if not isinstance(found, Collection):
-        return f"a {type(found).__name__} was returned, expected a list. Hint: return a list of SourceSplits."
-    given: Any  # callers may ignore the types
-    for given in found:
-        if not isinstance(given, SourceSplit) or not _has_its_types(given):
-            return (
-                f"{shown(given)} is listed, expected a SourceSplit with a text as split_id, whole numbers as start and "
-                "stop, and a tuple as parents. Hint: int() makes Python's number of numpy's, and a tuple of one id "
-                'is ("a",).'
-            )
-    counted = Counter(split.split_id for split in found)
-    twice = min((name for name, count in counted.items() if count > 1), default=None)
-    return None if twice is None else f"split {twice!r} is listed twice"
-
-
-def _has_its_types(split: Any) -> bool:
-    numbers = isinstance(split.start, int) and isinstance(split.stop, int | None)
-    return numbers and isinstance(split.split_id, str) and isinstance(split.parents, tuple | list | set | frozenset)
 
 
 def _with_slack(many: int) -> int:

@@ -34,7 +34,8 @@ from lowmark.sources.api import (
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.reading.checked_reader import BrokenSplitReader
 from lowmark.sources.serializer import DataclassSerializer
-from lowmark.watermark import duration_us
+from lowmark.watermark import InvalidDuration, duration_us
+from lowmark.watermark.errors import shown
 
 from .discovery import DiscoveredSplits, DiscoveringEnumerator, PackedSerializer
 
@@ -137,10 +138,14 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
         self, context: SplitEnumeratorContext[SplitT], state: DiscoveredSplits[SplitT]
     ) -> SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]:
         every = self.discover_every
+        period_us = None if every is None else duration_us(every, what="discover_every")
+        if period_us == 0:
+            hint = "use more than 0, or None to look once."
+            raise InvalidDuration("discover_every", shown(every), "each look lists all splits", hint)
         return DiscoveringEnumerator(
             context,
             self.discover,
-            period_seconds=None if every is None else duration_us(every, what="discover_every") / 1_000_000,
+            period_seconds=None if period_us is None else period_us / 1_000_000,
             bounded=self.bounded,
             known=state,
             source=type(self).__name__,
@@ -161,7 +166,15 @@ class SimplePlanner(SplitPlanner[SplitT], Generic[SplitT]):
 
     def latest(self, splits: Sequence[SplitT]) -> Mapping[str, SplitEnd]:
         stops = {split.split_id: split.stop for split in splits}
-        return {name: _bounded(end, stops.get(name)) for name, end in self._source.latest(splits).items()}
+        method, ends = f"{type(self._source).__name__}.latest", self._source.latest(splits)
+        given: object = ends  # connectors may ignore the types
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{method} returned {shown(given)}, expected a mapping from the ids of splits to SplitEnds")
+        for name, end in given.items():
+            if not isinstance(end, SplitEnd):
+                wanted = "expected a SplitEnd. Hint: leave out a split that cannot be read at present"
+                raise TypeError(f"{method} returned {shown(end)} for split {name!r}, {wanted}")
+        return {name: _bounded(end, stops.get(name)) for name, end in ends.items()}
 
     def after_rows(self, split: SplitT, rows: int, end: SplitEnd) -> int:
         return self._source.after_rows(split, rows, end)

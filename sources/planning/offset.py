@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Generic
 
 import msgspec
-from lowmark.sources.api import SplitT, VersionedSerializer
-from lowmark.sources.serializer import blames_bytes, told_briefly
+from lowmark.sources.api import SourceSplit, SplitT, VersionedSerializer
+from lowmark.sources.serializer import UnreadableState, blames_bytes, told_briefly
+from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError
+from lowmark.watermark.errors import shown
 from lowmark.watermark.packed import pack, unpack
 
 _FORMAT = 1
@@ -35,6 +37,30 @@ class UnreadableOffset(LowmarkError, ValueError):
         "this source"
     )
     _hint = "is this the checkpoint of another query? Else start with a new one."
+
+
+class UnwritableSplit(LowmarkError, TypeError):
+    """A split cannot be read back from an offset, so no offset with it may be written."""
+
+    split: str  # id of the split
+    value: str  # the split, as text
+    cause: str  # type and text of the error
+    _fact = "split {split!r} cannot be written into the checkpoint and read back: {cause}; the split is {value}"
+    _hint = "its fields must have the types that its class declares, and int() and str() make Python's of numpy's."
+
+
+def check_readable(split: SplitT, serializer: VersionedSerializer[SplitT]) -> None:
+    """Raise UnwritableSplit if the serializer cannot write a split and read it back."""
+    try:
+        version = serializer.version
+        read: object = serializer.deserialize(version, serializer.serialize(split))
+    except Exception as cause:  # a connector's serializer may raise any error
+        why = (
+            cause.fact if isinstance(cause, UnreadableState) else described(cause)
+        )  # its hint is about old checkpoints
+        raise UnwritableSplit(split.split_id, shown(split), why) from cause
+    if not isinstance(read, SourceSplit) or read.split_id != split.split_id:
+        raise UnwritableSplit(split.split_id, shown(split), f"{shown(read)} was read")
 
 
 @dataclass(frozen=True, slots=True)

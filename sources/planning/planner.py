@@ -31,7 +31,7 @@ from lowmark.watermark.printable import counted
 
 from .enumeration import Enumeration
 from .extent import Extent
-from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
+from .offset import BatchOffset, BatchState, Placed, UnreadableOffset, check_readable
 from .options import PlanOptions
 from .peer import Guidance, Planned, PlanPeer
 from .rate import RateBudget, RateLimiterStrategy
@@ -308,7 +308,11 @@ class BatchPlanner(Generic[SplitT]):
             if not cut.finished:
                 live[split_id] = replace(placed, split=cuts[split_id][1])
         state = BatchState(snapshot, tuple(live.values()), tuple(slices), plan.time_us)
-        end = BatchOffset.encode(self._name, checkpoint, self._token, state, self._source.split_serializer)
+        with self._naming_batch(checkpoint):
+            serializer = self._source.split_serializer
+            for name in candidates.keys() - present.live.keys():
+                check_readable(candidates[name].split, serializer)
+            end = BatchOffset.encode(self._name, checkpoint, self._token, state, serializer)
         self._tell(present, checkpoint, told, plan)
         self._events = {checkpoint: slots.take_events()}
         slots.settle(candidates)

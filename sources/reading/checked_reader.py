@@ -5,9 +5,10 @@ Rows belong to an added split, positions never go back and never pass the split'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from numbers import Integral
 from types import TracebackType
 from typing import Any, Generic
 
@@ -81,8 +82,7 @@ class CheckedReader(Generic[SplitT]):
         moved_seconds = self._now_seconds()
         while self._left and not self._stopped:
             fetched = self._attempt("fetch", reader.fetch)
-            if fetched.batches or fetched.finished_splits:
-                yield from self._checked(fetched)
+            if (yield from self._checked(fetched)):
                 moved_seconds = self._now_seconds()  # after the caller took the rows, which may take long
             elif self._now_seconds() - moved_seconds > self._stalled_seconds:
                 raise SplitReadFailed(
@@ -114,14 +114,21 @@ class CheckedReader(Generic[SplitT]):
             self._count(self._attempt("count", reader.metric_values))
         self._attempt("close", reader.close)
 
-    def _checked(self, fetched: Fetched) -> Iterator[SplitRows]:
-        """Check and yield fetched rows; move the splits' positions on, and forget finished splits."""
+    def _checked(self, fetched: Fetched) -> Generator[SplitRows, None, bool]:
+        """Check and yield fetched rows; move the splits' positions on, and forget finished splits.
+
+        Returns whether anything moved: a batch without a row at an unchanged position is no progress.
+        """
+        moved = bool(fetched.finished_splits)
         for part in fetched.batches:
             split = self._left.get(part.split_id)
             if split is None:
                 raise self._broken(
                     part.split_id, f"gave {part.rows.num_rows} rows", "rows of splits that were added and not finished"
                 )
+            given: object = part.position  # connectors may ignore the types
+            if not isinstance(given, Integral):
+                raise self._broken(part.split_id, f"gave rows with position {given!r:.100}", "a whole number")
             if part.position < split.start:
                 raise self._broken(
                     part.split_id, f"went back from position {split.start} to {part.position}", "positions that grow"
@@ -136,12 +143,14 @@ class CheckedReader(Generic[SplitT]):
                     f"gave rows of another schema, {_columns(part.rows.schema)}",
                     _columns(self._source.schema),
                 )
+            moved |= part.rows.num_rows > 0 or part.position > split.start
             self._left[part.split_id] = replace(split, start=part.position)
             if part.rows.num_rows:
                 yield part
         for split_id in fetched.finished_splits:
             if self._left.pop(split_id, None) is None:
                 raise self._broken(split_id, "finished", "splits that were added to finish, each once")
+        return moved
 
     def _broken(self, split: str, fact: str, expected: str) -> BrokenSplitReader:
         return BrokenSplitReader(self._name, split, fact, expected)

@@ -25,7 +25,7 @@ import numpy as np
 from lowmark.sources.api import EARLIEST_US
 from lowmark.watermark import LowmarkError
 
-from .table import MOST_POSITION, Booleans, Floats, Integers, InvalidPosition, SliceTable
+from .table import Booleans, Floats, Integers, InvalidPosition, SliceTable, is_position
 
 GRID_US = 1_000  # the unit of Kafka's timestamps and of Spark's watermarks
 LOOKUPS = 24
@@ -82,7 +82,7 @@ class TimeSearch:
         found = [answers.get(name) for name in self._ids]
         there: Booleans = np.array([at is not None for at in found], np.bool_)
         for name, at in zip(self._ids, found, strict=True):
-            if at is not None and not 0 <= at <= MOST_POSITION:
+            if at is not None and not is_position(at, 0):
                 raise InvalidPosition(name, f"find_time({time_us})", at, "0 or more, less than 2**63, or None")
         position = table.limit.copy()
         position[there] = [at for at in found if at is not None]

@@ -34,7 +34,7 @@ import numpy as np
 from lowmark.sources.api import EARLIEST_US, SourceSplit, SplitEnd, SplitPlanner, SplitT
 
 from .plan import InvalidSliceLimits, NoRowsReason, PlannedSlice, SliceLimits, SlicePlan
-from .table import MOST_POSITION, InvalidPosition, SliceTable
+from .table import InvalidPosition, SliceTable, is_position
 from .time_slice import Decision, decide
 
 
@@ -95,7 +95,7 @@ def _check(splits: Sequence[SourceSplit], ends: Mapping[str, SplitEnd]) -> None:
             raise InvalidSliceLimits("splits", f"one with {split.split_id!r} twice", "every split once")
         seen.add(split.split_id)
         end = ends.get(split.split_id)
-        if end is not None and not split.start <= end.position <= MOST_POSITION:
+        if end is not None and not is_position(end.position, split.start):
             expected = f"its start, {split.start}, or more, and less than 2**63"
             raise InvalidPosition(split.split_id, "latest()", end.position, expected)
 

@@ -21,12 +21,17 @@ MOST_POSITION = 2**63 - 1
 """No position is larger, because the columns keep 64 bits of each."""
 
 
+def is_position(given: object, least: int, most: int = MOST_POSITION) -> bool:
+    """Whether a planner's answer is a whole number between two others; the columns would cut off the rest of others."""
+    return isinstance(given, int | np.integer) and least <= int(given) <= most
+
+
 class InvalidPosition(LowmarkError, ValueError):
     """A planner answered an impossible position."""
 
     split: str  # id of the split
     action: str  # the question
-    got: int  # the position
+    got: float | str | None  # the position, or what was answered in its place
     expected: str  # the accepted positions
     _fact = "split {split!r}: {action} answered position {got}, expected {expected}; nothing was planned"
     _hint = (
@@ -94,7 +99,7 @@ class SliceTable:
         if limit != end.position:
             end = replace(end, position=limit, rows=self.count(i, limit), finished=False)
         stop = self.planner.after_rows(split, rows, end)
-        if not split.start < stop <= limit:
+        if not is_position(stop, split.start + 1, limit):
             raise InvalidPosition(split.split_id, f"after_rows({rows})", stop, f"{split.start + 1} to {limit}")
         return stop
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field
 from functools import partial
+from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -29,9 +30,9 @@ from lowmark.sources.planning.peer import PlanPeer
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.planning.slots import SlotWork
 from lowmark.sources.reading.checked_reader import SplitReadFailed, count_nothing
-from lowmark.sources.reading.slices import read_slices
+from lowmark.sources.reading.slices import STALLED_SECONDS, read_slices
 from lowmark.sources.spark.versions import PASSES_LIMITS, arrow_schema
-from lowmark.watermark import LowmarkError
+from lowmark.watermark.errors import shown
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -39,6 +40,7 @@ from pyspark.sql.types import StructType
 
 from . import startup
 from .briefly import saying_briefly
+from .errors import EventNotTaken, SourceNotPicklable, SplitColumnTaken
 from .naming import named_reader
 from .options import FORMATS, FormatOptions, InvalidOption
 
@@ -52,32 +54,6 @@ else:
 log = logging.getLogger("lowmark")
 
 _registering = threading.Lock()  # because each registration changes an environment that the session has once
-
-
-class SplitColumnTaken(LowmarkError, ValueError):
-    """The source itself has a column with the name of the split's column."""
-
-    stream: str
-    column: str
-    columns: str  # the columns of the source, separated by commas
-    _fact = (
-        'stream "{stream}": split_column is "{column}", a column that the source has itself; expected a new name '
-        "beside {columns}"
-    )
-    _hint = "pass another name."
-
-
-class EventNotTaken(LowmarkError, RuntimeError):
-    """A reader sends its enumerator an event, but events are not taken there."""
-
-    stream: str
-    reader: int  # its subtask
-    event: str
-    _fact = (
-        'stream "{stream}": reader {reader} sends the event {event} to its enumerator, and a plain readStream cannot '
-        "deliver the event"
-    )
-    _hint = "read the source by LowWatermarkService.read, which delivers events."
 
 
 class Recording(Protocol):
@@ -116,6 +92,10 @@ class Binding:
 
     def arrow_schema(self) -> pa.Schema:
         schema = self.source.schema
+        given: object = schema  # connectors may ignore the types
+        if not isinstance(given, pa.Schema):
+            source = type(self.source).__name__
+            raise TypeError(f'stream "{self.name}": {source}.schema is {shown(given)}, expected a pyarrow.Schema')
         if self.split_column is None:
             return schema
         if self.split_column in schema.names:
@@ -215,7 +195,10 @@ def load(spark: SparkSession, binding: Binding) -> DataFrame:
     """
     prefer_own_python(spark)
     format_name = f"lowmark_{uuid.uuid4().hex[:12]}"
-    register_class(spark, bound_source(binding, format_name))
+    try:
+        register_class(spark, bound_source(binding, format_name))
+    except PicklingError as cause:
+        raise SourceNotPicklable(binding.name, type(binding.source).__name__, str(cause)) from cause
     return named_reader(spark, "source", binding.name).format(format_name).load()
 
 
@@ -322,8 +305,7 @@ def _rows_of(binding: Binding, task: SlotWork[Any], recording: Recording | None)
 def _polled(
     reader: SourceReader[Any], task: SlotWork[Any], binding: Binding, count: Callable[[], None]
 ) -> Iterator[SplitRows]:
-    output, limit_seconds = _Output(), binding.options.timeout_seconds
-    silent_since = time.monotonic()
+    output, silent_since = _Output(), time.monotonic()
     with closed_on_error(reader.close):
         reader.add_splits(task.splits)
         reader.start()
@@ -333,16 +315,18 @@ def _polled(
         while (status := reader.poll_next(output)) is not InputStatus.END_OF_INPUT:
             taken = output.taken()
             yield from taken
-            if taken:
+            waits = status is InputStatus.NOTHING_AVAILABLE
+            limit_seconds = binding.options.timeout_seconds if waits else STALLED_SECONDS
+            left_seconds = silent_since + limit_seconds - time.monotonic()
+            if any(rows.rows.num_rows for rows in taken):
                 silent_since = time.monotonic()
-            elif status is InputStatus.NOTHING_AVAILABLE and not _becomes_available(
-                reader, silent_since + limit_seconds - time.monotonic()
-            ):
+            elif not (_becomes_available(reader, left_seconds) if waits else left_seconds > 0):
+                hint = " (timeout= is how long a source may hang)" if waits else ""
                 raise SplitReadFailed(
                     repr(binding.source), tuple(split.split_id for split in task.splits), "read the rows",
-                    f"{type(reader).__name__}, the reader of slot {task.subtask}, has said NOTHING_AVAILABLE for "
-                    f"{limit_seconds:g} seconds, though batch {task.checkpoint} was planned with rows that are there "
-                    "(timeout= is how long a source may hang)",
+                    f"{type(reader).__name__}, the reader of slot {task.subtask}, has brought no row and said "
+                    f"{getattr(status, 'name', status)} for {limit_seconds:g} seconds, though batch {task.checkpoint} "
+                    f"was planned with rows that are there{hint}",
                 )  # fmt: skip
         yield from output.taken()
         count()

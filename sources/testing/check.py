@@ -9,7 +9,7 @@
     concatenation   adjacent ranges give the same rows as the joined range, in any order of reading
     schema          every batch has exactly the columns of `source.schema`
     reading         positions grow within the range, every split finishes once, and nothing follows
-    rows            `rows_before` is never less than the rows that come
+    rows            `rows_before` is never less than the rows that come, and `latest` says 0 rows only without rows
     time            `find_time` answers with the first row at or after the time, by the event-time column, or with a
                     position before that row for which `claims` makes no claim; the rows that follow never contradict
                     `claim_us` and `claims`
@@ -52,8 +52,10 @@ from lowmark.sources.api import (
 )
 from lowmark.sources.reading.checked_reader import BrokenSplitReader, SplitReadFailed
 from lowmark.sources.reading.slices import read_slices
+from lowmark.sources.slicing.table import is_position
 from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError
+from lowmark.watermark.errors import shown
 
 from .context import ManualEnumeratorContext
 
@@ -144,6 +146,9 @@ class _Check(Generic[SplitT, StateT]):
     def run(self, *, other_process: bool) -> CheckedSource:
         self.random = random.Random(self.seed)
         copy = self.copied()  # before the source has made a client
+        schema: object = self.source.schema  # connectors may ignore the types
+        if not isinstance(schema, pa.Schema):
+            raise self.broken("schema", f"it is {shown(schema)}; expected a pyarrow.Schema")
         splits = self.discovery()[: self.most_splits]
         for split in splits:
             self.serializer("splits", lambda: self.source.split_serializer, split)
@@ -280,16 +285,20 @@ class _Check(Generic[SplitT, StateT]):
             raise self.broken(
                 "progress", f"none of its {len(splits)} splits has a row now, so there is no row to check"
             )
+        for name, table in whole.items():
+            if ends[name].rows == 0 and table.num_rows:
+                raise self.broken("rows", f"latest says 0 rows, and {table.num_rows} came; expected None or more", name)
         return [_Known(each, ends[each.split_id], whole[each.split_id], cuts[each.split_id]) for each in readable]
 
     def cuts(self, split: SplitT, end: SplitEnd) -> list[int]:
         name, position = split.split_id, split.start
-        if end.position < split.start:
-            raise self.broken("progress", f"split {name!r} ends at {end.position}, before its start at {split.start}")
+        if not is_position(end.position, split.start):
+            wanted = f"a whole number from its start, {split.start}, on, less than 2**63"
+            raise self.broken("progress", f"it ends at {end.position!r}; expected {wanted}", name)
         cuts = [position]
         while position < end.position and (len(cuts) - 1) * self.rows < self.most_rows:
             after = self.planner.after_rows(self.rest(split, position), self.rows, end)
-            if not position < after <= end.position:
+            if not is_position(after, position + 1, end.position):
                 wanted = f"a position in ({position}, {end.position}]"
                 raise self.broken("progress", f"{self.rows} rows after {position} is {after}; expected {wanted}", name)
             cuts.append(position := after)
@@ -402,6 +411,10 @@ class _Check(Generic[SplitT, StateT]):
 
     def search(self, known: Sequence[_Known[SplitT]], column: str, time_us: int) -> None:
         answers = self.planner.find_time([each.split for each in known], time_us) or {}
+        for name, found in answers.items():
+            if found is not None and not is_position(found, 0):
+                what = f"find_time({time_us}) is {found!r}; expected a whole number, 0 or more, or None"
+                raise self.broken("time", what, name)
         later = self.planner.find_time([self.part(each, each.cuts[-1], each.cuts[-1]) for each in known], time_us) or {}
         asked = [replace(each.split, start=at) for each in known if (at := answers.get(each.split_id)) is not None]
         claimed = {name: us for name, us in self.planner.claims(asked, time_us).items() if us > EARLIEST_US}
@@ -412,8 +425,6 @@ class _Check(Generic[SplitT, StateT]):
             if name not in answers:
                 continue  # unknown: planning neither cuts there nor claims
             found = answers[name]
-            if found is not None and found < 0:
-                raise self.broken("time", f"find_time({time_us}) is {found}; expected 0 or more, or None", name)
             if name in later and later[name] != found:
                 raise self.broken("time", f"{time_us} is at {found} from {start}, at {later[name]} from {stop}", name)
             edge = stop if found is None else min(max(found, start), stop)

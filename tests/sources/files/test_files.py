@@ -409,6 +409,14 @@ def test_a_wall_clock_that_is_set_back_keeps_no_file_too_young(tree: Path) -> No
 # -- columns
 
 
+def test_a_first_file_with_names_of_columns_only_says_no_types(tmp_path: Path) -> None:
+    for at, (name, rows) in enumerate([("a", ""), ("b", "7,2026-01-01T00:00:00Z\n"), ("c", "x,y\n")]):
+        (tmp_path / f"{name}.csv").write_text(f"id,ts\n{rows}")
+        os.utime(tmp_path / f"{name}.csv", (at, at))
+    source = FileSource(str(tmp_path), format="csv", event_time="ts")
+    assert source.schema == pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
+
+
 def test_the_first_file_says_the_columns(tmp_path: Path) -> None:
     parquet(tmp_path / "b.parquet", table(0, 5))
     pq.write_table(pa.table({"other": [1]}), tmp_path / "a.parquet")
@@ -627,7 +635,7 @@ def test_a_damaged_file_is_named_or_skipped(
     assert text in said
     assert str(bad) in said
     assert f"(split 'part-1.{kind}')" in said
-    assert 'Hint: give the right to read it if that is missing; else pass on_unreadable="skip"' in said
+    assert "Hint: give the right to read it if that is missing, or pass a schema= that fits all files" in said
     assert str(pickle.loads(pickle.dumps(failed.value))) == said  # noqa: TID251  # our own
 
     skipping = FileSource(str(tmp_path), format=kind, schema=SCHEMA, on_unreadable="skip")

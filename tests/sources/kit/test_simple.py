@@ -33,6 +33,7 @@ from lowmark.sources.kit.simple import Rows, SimpleSplitReader
 from lowmark.sources.reading.checked_reader import BrokenSplitReader
 from lowmark.sources.serializer import DataclassSerializer, UnreadableState
 from lowmark.sources.testing import ManualEnumeratorContext
+from lowmark.watermark import InvalidDuration
 
 from tests.sources.numbered import ROWS, Numbered
 
@@ -102,6 +103,13 @@ def test_it_is_bounded_or_looks_again_as_it_says() -> None:
     assert source.boundedness is Boundedness.BOUNDED
 
 
+def test_a_period_of_no_length_is_refused_by_its_name() -> None:
+    source = Growing()
+    source.discover_every = "0 seconds"
+    with pytest.raises(InvalidDuration, match=r"discover_every: '0 seconds' is not a duration: .* None to look once"):
+        source.create_enumerator(ManualEnumeratorContext[Table]())
+
+
 def test_the_planner_asks_the_source_and_keeps_to_the_stop() -> None:
     planner = Numbered().create_planner()
     end = SplitEnd(position=ROWS)
@@ -113,6 +121,22 @@ def test_the_planner_asks_the_source_and_keeps_to_the_stop() -> None:
     assert planner.rows_before(replace(A, start=5), 9) == 4
     assert planner.find_time([A], 3_000_000) == {"a": 3}
     assert Growing().create_planner().find_time([], 0) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "Growing.latest returned None, expected a mapping from the ids of splits to SplitEnds"),
+        ([SplitEnd(1)], "Growing.latest returned .*, expected a mapping"),
+        ({"a": None}, "Growing.latest returned None for split 'a', expected a SplitEnd. Hint: leave out"),
+        ({"a": 7.0}, "Growing.latest returned 7.0 for split 'a', expected a SplitEnd"),
+    ],
+)
+def test_an_end_that_is_none_is_told_in_words(given: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Growing()
+    monkeypatch.setattr(source, "latest", lambda splits: given)
+    with pytest.raises(TypeError, match=said):
+        source.create_planner().latest([Table(split_id="a")])
 
 
 def test_splits_are_read_one_after_the_other_up_to_their_stops() -> None:
@@ -400,8 +424,19 @@ def test_a_split_that_is_listed_twice_is_an_error() -> None:
         ((A for _ in "a"), "a generator was returned, expected a list"),
         ({"a": A}, "'a' is listed, expected a SourceSplit"),
         ([SourceSplit(split_id=7)], "split_id=7"),  # type: ignore[arg-type]
-        ([SourceSplit(split_id="a", start=np.int64(3))], r"int\(\) makes Python's number"),  # type: ignore[arg-type]
+        ([SourceSplit(split_id="a", start=np.int64(3))], r"int\(\) make Python's own"),  # type: ignore[arg-type]
         ([SourceSplit(split_id="a", parents=("b"))], 'a tuple of one id is \\("a",\\)'),  # type: ignore[arg-type]
+        ([SourceSplit(split_id=np.str_("a"))], r"str\(\) and int\(\) make Python's own values of numpy's"),
+        ([SourceSplit(split_id="a", parents=(np.str_("b"),))], r"str\(\) and int\(\) make"),
+        ([SourceSplit(split_id="a", parents=(7,))], "a tuple of such texts as parents"),  # type: ignore[arg-type]
+        ([SourceSplit(split_id="a\ud800")], "a text in UTF-8"),
+        ([SourceSplit(split_id="a", start=True)], "start=True"),
+        ([SourceSplit(split_id="a", stop=True)], "stop=True"),
+        ([SourceSplit(split_id="a", start=2**63)], r"whole numbers below 2\*\*63"),
+        ([SourceSplit(split_id="a", start=-(2**63) - 1)], r"whole numbers below 2\*\*63"),
+        ([SourceSplit(split_id="a", parents=("a",))], r"splits \['a', 'a'\] carry each other on"),
+        ([replace(A, parents=("b",)), replace(B, parents=("a",))], "carry each other on, so each would wait"),
+        ([SourceSplit(split_id="a", stop=2**70)], r"whole numbers below 2\*\*63"),
     ],
 )
 def test_an_answer_without_splits_in_it_is_told_in_words(given: Any, said: str) -> None:

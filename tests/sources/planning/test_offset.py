@@ -6,16 +6,22 @@ import base64
 import json
 import tracemalloc
 import zlib
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pytest
 from lowmark.sources import DataclassSerializer, SourceSplit
 from lowmark.sources.kit.discovery import DiscoveredSplits, PackedSerializer
 from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed, UnreadableOffset
+from lowmark.sources.planning.options import PlanOptions
+from lowmark.sources.planning.planner import BatchPlanner, PlanningFailed
 from lowmark.sources.serializer import UnknownFieldType, UnreadableState
 from lowmark.watermark import packed
+
+from tests.sources.planning.test_batches import Rows
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -35,6 +41,31 @@ class Since(SourceSplit):
 def test_a_split_that_could_not_be_read_back_is_refused_before_it_is_written() -> None:
     with pytest.raises(UnknownFieldType, match=r"^Since: .* name 'datetime' is not defined\. Hint: define the class"):
         DataclassSerializer(Since)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard(SourceSplit):
+    number: int
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (np.int64(3), "TypeError: Encoding objects of type numpy.int64 is unsupported"),
+        ("x", "these are no data of version 1: Expected `int`, got `str`"),
+        (2**70, "OverflowError"),
+    ],
+)
+def test_a_split_with_a_field_of_another_type_is_named_before_it_is_written(number: Any, said: str) -> None:
+    class Sharded(Rows):
+        split_type = Shard
+
+        def discover(self) -> list[SourceSplit]:
+            return [Shard(split_id="a", number=number)]
+
+    expected = pytest.raises(PlanningFailed, match=f"source 's': .* split 'a' cannot be written .*: {said}.*number=")
+    with closing(BatchPlanner(Sharded(a=[1]), name="s", options=PlanOptions())) as planner, expected:
+        planner.plan(planner.initial(), None)
 
 
 def test_an_offset_and_its_state_are_read_back() -> None:

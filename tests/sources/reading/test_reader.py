@@ -62,7 +62,7 @@ class GivenReader(SplitReader[SourceSplit]):
         self.source.closed += 1
 
 
-def part(split: str, position: int, *values: int) -> Fetched:
+def part(split: str, position: Any, *values: int) -> Fetched:
     return Fetched((SplitRows(split, rows(*values), position),))
 
 
@@ -131,6 +131,7 @@ def test_no_slices_make_no_reader() -> None:
 @pytest.mark.parametrize(
     ("fetches", "text"),
     [
+        ((part("a", None, 1),), "'a' gave rows with position None; expected a whole number"),
         ((part("a", 1, 1),), "'a' went back from position 2 to 1; expected positions that grow"),
         ((part("a", 4, 1), part("a", 3, 1)), "'a' went back from position 4 to 3"),
         ((part("a", 6, 1),), "'a' was read to position 6; expected at most its stop, 5"),
@@ -198,10 +199,17 @@ def test_the_reader_is_closed_when_the_consumer_fails() -> None:
     assert source.closed == 1
 
 
-def test_a_reader_that_brings_nothing_is_an_error_in_the_end() -> None:
+@pytest.mark.parametrize("batches", [[], [part("a", 3)] * 99], ids=["nothing", "batches without a row"])
+def test_a_reader_that_brings_nothing_is_an_error_in_the_end(batches: list[Fetched]) -> None:
     seconds = iter(range(0, 1_000, 60))
     with pytest.raises(SplitReadFailed, match="cannot fetch of 'a': nothing came for 100 seconds, and no end either"):
-        slices(Given(), TO_5, stalled_seconds=100, now_seconds=lambda: next(seconds))
+        slices(Given(*batches), TO_5, stalled_seconds=100, now_seconds=lambda: next(seconds))
+
+
+def test_a_position_that_grows_without_rows_is_progress() -> None:
+    seconds = iter(range(0, 1_000, 60))
+    given = Given(part("a", 4), part("a", 5), end("a"))
+    assert slices(given, TO_5, stalled_seconds=70, now_seconds=lambda: next(seconds)) == []
 
 
 @pytest.mark.parametrize(

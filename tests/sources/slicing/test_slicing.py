@@ -721,12 +721,16 @@ class Answering(Log):
             f"latest() answered position {2**63}, expected its start, 5, or more, and less than 2**63",
         ),
         ({"after": 5}, {"by_time": False}, "after_rows(10) answered position 5, expected 6 to 100"),
+        ({"end": 6.5}, {}, "latest() answered position 6.5, expected its start, 5, or more, and less than 2**63"),
+        ({"after": 5.5}, {"by_time": False}, "after_rows(10) answered position 5.5, expected 6 to 100"),
+        ({"found": 7.5}, {}, f"{SEARCHED} answered position 7.5, expected 0 or more, less than 2**63, or None"),
+        ({"found": "7"}, {}, f"{SEARCHED} answered position 7, expected 0 or more, less than 2**63, or None"),
         ({"after": 101}, {"by_time": False}, "after_rows(10) answered position 101, expected 6 to 100"),
         ({"found": -1}, {}, f"{SEARCHED} answered position -1, expected 0 or more, less than 2**63, or None"),
         ({"found": 2**64}, {}, f"{SEARCHED} answered position {2**64}, expected 0 or more, less than 2**63, or None"),
     ],
 )
-def test_a_position_that_cannot_be_is_an_error(wrong: dict[str, int], changes: dict[str, Any], said: str) -> None:
+def test_a_position_that_cannot_be_is_an_error(wrong: dict[str, Any], changes: dict[str, Any], said: str) -> None:
     log = Answering({"a": every_second(BEGIN_US, 100)})
     for name, value in wrong.items():
         setattr(log, name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -12,15 +13,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from lowmark.sources import InputStatus, ReaderOutput, SourceEvent, SourceReader, SourceReaderContext, SourceSplit
 from lowmark.sources.generator import SplitScript, StreamScript
+from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.slots import SlotWork
 from lowmark.sources.reading.checked_reader import SplitReadFailed
-from lowmark.sources.spark import Binding, SourceStreamReader, register
+from lowmark.sources.serializer import DataclassSerializer
+from lowmark.sources.spark import Binding, SourceStreamReader, load, register
+from lowmark.sources.spark.errors import EventNotTaken, SourceNotPicklable, SplitColumnTaken
 from lowmark.sources.spark.options import InvalidOption
-from lowmark.sources.spark.source import EventNotTaken, SlotInput, SplitColumnTaken, _bound_by_options, _data_source
+from lowmark.sources.spark.source import SlotInput, _bound_by_options, _data_source
+from pyspark import cloudpickle
 
 from tests.sources.numbered import Numbered
 
@@ -70,7 +76,9 @@ def test_a_paced_generator_gives_its_rows_in_batches_of_whole_ticks(
 
 
 class Hanging(SourceReader[SourceSplit]):
-    """A reader without rows; `available` decides whether it reports new rows."""
+    """A reader without rows; `available` decides whether it reports new rows, and `says` what it says of more."""
+
+    says = InputStatus.NOTHING_AVAILABLE
 
     def __init__(self, *, available: bool) -> None:
         self.available, self.closed = available, False
@@ -80,7 +88,8 @@ class Hanging(SourceReader[SourceSplit]):
     def notify_no_more_splits(self) -> None: ...
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
-        return InputStatus.NOTHING_AVAILABLE
+        output.collect("a", pa.RecordBatch.from_pylist([], Numbered.schema))
+        return self.says
 
     def is_available(self) -> Future[None]:
         future: Future[None] = Future()
@@ -116,6 +125,20 @@ def test_a_reader_that_brings_nothing_ends_its_task_and_says_which_split_and_slo
     for part in ("'a'", "Hanging", "slot 3", "batch 17", "0.05 seconds", "timeout="):
         assert part in str(hung.value), str(hung.value)
     assert made[0].closed
+
+
+@pytest.mark.parametrize("says", [InputStatus.MORE_AVAILABLE, None])
+def test_a_reader_that_says_more_for_ever_ends_its_task(says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lowmark.sources.spark import source as module
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    monkeypatch.setattr(module, "STALLED_SECONDS", 0.05)
+    monkeypatch.setattr(Hanging, "says", says)
+    source = Numbered()
+    monkeypatch.setattr(source, "create_reader", lambda context: Hanging(available=True))
+    reader = SourceStreamReader(Binding(source, "numbers"), from_arrow_schema(source.schema))
+    with pytest.raises(SplitReadFailed, match=f"of 'a': .* has brought no row and said {getattr(says, 'name', says)}"):
+        list(reader.read(SlotInput(SlotWork(3, 17, (SourceSplit(split_id="a", stop=4),)))))
 
 
 def test_an_error_of_a_sources_own_reader_is_not_hidden_by_that_of_its_close() -> None:
@@ -175,6 +198,46 @@ def test_the_counts_of_a_sources_own_reader_are_recorded() -> None:
     reader = SourceStreamReader(Binding(source, "numbers", recorder=recorder), from_arrow_schema(source.schema))
     assert list(reader.read(SlotInput(SlotWork(3, 17, ())))) == []
     assert counted == [{"skipped_rows": 7}]
+
+
+def test_a_schema_that_is_none_of_arrows_is_named_with_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Numbered, "schema", "number long")
+    with pytest.raises(TypeError, match=r"""stream "orders": Numbered\.schema is 'number long', expected a pyarrow"""):
+        Binding(Numbered(), "orders").arrow_schema()
+
+
+def test_a_source_that_cannot_be_pickled_is_named_with_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lowmark.sources.spark import source as module
+    from pyspark.serializers import CloudPickleSerializer
+
+    no_session: Any = None
+    pickler: Any = CloudPickleSerializer()
+    source = Numbered()
+    monkeypatch.setattr(source, "lock", threading.Lock(), raising=False)
+    monkeypatch.setattr(module, "prefer_own_python", lambda spark: None)
+    monkeypatch.setattr(module, "register_class", lambda spark, kind: pickler.dumps(kind))
+    with pytest.raises(SourceNotPicklable, match=r'stream "orders": Numbered cannot be .*_thread.lock.*Hint: keep'):
+        load(no_session, Binding(source, "orders"))
+
+
+def test_split_types_of_a_script_are_pickled_after_splits_of_them_were_read() -> None:
+    @dataclass(frozen=True)
+    class Place:
+        host: str
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Shard(SourceSplit):  # Spark pickles such a class by its value, as one of a script
+        places: tuple[Place, ...] = ()
+
+    # Both names as annotations of classes find them: in the module.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "Place", Place)
+        split = Shard(split_id="a", places=(Place("b"),))
+        states = DiscoveredSplits(discovered=True, pending=(split,))
+        for kind, value in ((Shard, split), (DiscoveredSplits[Shard], states)):
+            serializer: DataclassSerializer[Any] = DataclassSerializer(kind)
+            assert serializer.deserialize(1, serializer.serialize(value)) == value
+            cloudpickle.dumps((serializer, value))  # type: ignore[no-untyped-call]
 
 
 def test_a_column_for_the_split_that_is_taken_is_refused_with_what_there_is() -> None:

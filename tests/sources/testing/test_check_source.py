@@ -259,10 +259,34 @@ class Remembers(Numbered):
 REMEMBERED: dict[str, int] = {}
 
 
-@breaks("progress", "split 'a' ends at -1, before its start at 0")
+@breaks("progress", "split 'a': it ends at -1; expected a whole number from its start, 0, on, less than 2**63")
 class EndsBefore(Numbered):
     def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
         return {split.split_id: SplitEnd(position=-1) for split in splits}
+
+
+@breaks("progress", "split 'a': it ends at 40.0; expected a whole number from its start")
+class EndsBetween(Numbered):
+    def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+        return {name: replace(end, position=40.0) for name, end in super().latest(splits).items()}  # type: ignore[arg-type]
+
+
+@breaks("rows", "split 'a': latest says 0 rows, and 40 came; expected None or more")
+class CountsNothing(Numbered):
+    def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+        return {name: replace(end, rows=0) for name, end in super().latest(splits).items()}
+
+
+@breaks("progress", "7 rows after 0 is None; expected a position in (0, 40]")
+class StepsNowhere(Numbered):
+    def after_rows(self, split: SourceSplit, rows: int, end: SplitEnd) -> int:
+        return None  # type: ignore[return-value]
+
+
+@breaks("time", "is 0.5; expected a whole number, 0 or more, or None")
+class FindsBetween(Numbered):
+    def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
+        return dict.fromkeys((split.split_id for split in splits), 0.5)  # type: ignore[arg-type]
 
 
 @breaks("progress", "latest names split 'x', which it was not asked about")
@@ -297,6 +321,11 @@ class OverBudget(Numbered):
 class Empty(Numbered):
     def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
         return {split.split_id: SplitEnd(position=0, finished=True) for split in splits}
+
+
+@breaks("schema", "it is 'number long'; expected a pyarrow.Schema")
+class SchemaInWords(Numbered):
+    schema = "number long"  # type: ignore[assignment]
 
 
 @breaks("schema", "gave rows of another schema")
@@ -412,7 +441,7 @@ class Blind(Numbered):
         return {split.split_id: None for split in splits}
 
 
-@breaks("time", "split 'a': find_time(39000001) is -1; expected 0 or more, or None")
+@breaks("time", "split 'a': find_time(39000001) is -1; expected a whole number, 0 or more, or None")
 class NoneIsMinusOne(Numbered):
     def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
         found = super().find_time(splits, time_us) or {}
