@@ -55,9 +55,8 @@ def check_readable(split: SplitT, serializer: VersionedSerializer[SplitT]) -> No
         version = serializer.version
         read: object = serializer.deserialize(version, serializer.serialize(split))
     except Exception as cause:  # a connector's serializer may raise any error
-        why = (
-            cause.fact if isinstance(cause, UnreadableState) else described(cause)
-        )  # its hint is about old checkpoints
+        # The hint of an UnreadableState is about old checkpoints.
+        why = cause.fact if isinstance(cause, UnreadableState) else described(cause)
         raise UnwritableSplit(split.split_id, shown(split), why) from cause
     if not isinstance(read, SourceSplit) or read.split_id != split.split_id:
         raise UnwritableSplit(split.split_id, shown(split), f"{shown(read)} was read")
