@@ -71,6 +71,8 @@ class OffsetEntry:
         if not lines:
             raise UnknownFormat("ends after its version")
         metadata, *offsets = lines
+        if json_object(metadata) is None:
+            raise UnknownFormat(f"has metadata that is no JSON: {metadata[:80]!r}")
         offsets = [line for line in offsets if line]
         if version == "v1":
             return cls(1, metadata, tuple((str(n), _some(line)) for n, line in enumerate(offsets)))
@@ -131,9 +133,7 @@ class OffsetEntry:
 
     def check(self) -> None:
         """Refuse an entry with unknown parts, before it is changed. Raises `UnknownFormat`."""
-        metadata = json_object(self.metadata)
-        if metadata is None:
-            raise UnknownFormat(f"has metadata that is no JSON: {self.metadata[:80]!r}")
+        metadata = self._metadata()
         unknown = sorted(set(metadata) - (_METADATA if self.version == 1 else _METADATA_V2))
         if not metadata or unknown:
             raise UnknownFormat(
