@@ -339,7 +339,10 @@ class FilesAudit:
                 why = f"there is {many} column {name!r:.100}; there are: {', '.join(known):.300}"
                 if self._numbers:
                     raise OSError(why)
-                raise AuditImpossible(f"{self._name(file)}: {why}", "check the spelling.")
+                within = "name a whole column: a field within one is read from JSON alone."
+                raise AuditImpossible(
+                    f"{self._name(file)}: {why}", within if name.split(".")[0] in known else "check the spelling."
+                )
         return [name for name in dict.fromkeys(wanted) if name not in folders]
 
 

@@ -185,6 +185,12 @@ def test_a_json_file_of_one_array_is_refused_for_what_it_is(tmp_path: Path) -> N
         audited(tmp_path)
 
 
+def test_a_field_within_a_column_of_parquet_is_not_taken_for_a_wrong_spelling(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"at": [START_S], "order": [{"shop": 1}]}), tmp_path / "a.parquet")
+    with pytest.raises(AuditImpossible, match="Hint: name a whole column: a field within one is read from JSON alone"):
+        audited(tmp_path, "order.shop")
+
+
 def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"day=1/a.json": rows(10), "day=2/b.json": rows(10), ".hidden/c.json": rows(10)})
     scandir, closed = os.scandir, {str(tmp_path / name) for name in ("day=2", ".hidden")}
