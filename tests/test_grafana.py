@@ -310,6 +310,14 @@ def test_every_alert_says_what_it_means_and_what_to_do(name: str) -> None:
     assert f'          runbook_url: "docs/alerts.md#{name.lower()}"\n' in block  # Markdown's link to a heading
 
 
+def test_the_alert_on_dropped_rows_knows_that_an_adopted_checkpoint_brings_native_spark_s_watermark() -> None:
+    """Rows behind it are dropped whatever the strategy says, and the alert asked for a larger bound."""
+    page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    paragraph = page.partition("### LowmarkRowsDropped\n")[2].partition("###")[0]
+    assert "native Spark had passed them before `lowmark adopt`" in alerts(ALERTS)["LowmarkRowsDropped"]
+    assert "on an adopted checkpoint" in paragraph
+
+
 def test_every_alert_has_its_paragraph_in_the_docs_and_no_other_has() -> None:
     page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
     paragraphs = re.findall(r"(?m)^### (\w+)\n\n\*(critical|warning)\*, .*\S", page)

@@ -30,6 +30,7 @@ _DATE_TEXT = r"^\d{4}(-\d\d-\d\d|\d{4}T)"
 _MOST_STEPS = 100  # each step is a decoder within a decoder
 _MOST_US = 1 << 62
 _LEAST_OF_OUR_DAYS = 1e8  # 1973 in seconds; a smaller number does not show its unit
+_MOST_OF_ANY_UNIT = 2.0**63  # from here on a number is no time in any unit
 
 JsonPath = tuple[str | int, ...]
 """Names of fields, and indexes of arrays from 0."""
@@ -206,7 +207,7 @@ class TimeReader:
         """The unit of numbers of these sizes, shape (n,). A guess is kept once a number has shown its unit."""
         if self.unit is None and len(sizes):
             self._guessed = True
-            showing = sizes[np.isfinite(sizes) & (sizes >= _LEAST_OF_OUR_DAYS)]
+            showing = sizes[(sizes >= _LEAST_OF_OUR_DAYS) & (sizes < _MOST_OF_ANY_UNIT)]
             if len(showing):
                 self.unit = _unit_of(float(np.median(showing)))
         return self._taken
@@ -220,7 +221,8 @@ class TimeReader:
         """Find and count the numbers whose size fits a unit other than ``unit``; shape (n,)."""
         sizes = np.abs(values.astype(np.float64))
         units = np.searchsorted(_LIMITS, sizes, side="right")
-        another: Flags = valid & (sizes >= _LEAST_OF_OUR_DAYS) & (units != list(Unit).index(unit))
+        shows = (sizes >= _LEAST_OF_OUR_DAYS) & (sizes < _MOST_OF_ANY_UNIT)
+        another: Flags = valid & shows & (units != list(Unit).index(unit))
         found, rows = np.unique(units[another], return_counts=True)
         self._of_another_unit.update(
             {list(Unit)[each]: count for each, count in zip(found, rows.tolist(), strict=True)}
@@ -281,7 +283,8 @@ class TimeReader:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 size = abs(float(value))
                 unit = self._unit_for(np.array([size])) if self.unit is None else self.unit
-                if self._guessed and size >= _LEAST_OF_OUR_DAYS and _unit_of(size) is not unit:
+                shows = _LEAST_OF_OUR_DAYS <= size < _MOST_OF_ANY_UNIT
+                if self._guessed and shows and _unit_of(size) is not unit:
                     self._of_another_unit[_unit_of(size)] += 1
                     return None
                 time_us = math.floor(value * _US_PER[unit])

@@ -125,7 +125,7 @@ class FilesAudit:
         if left_out := self._left_out_rows:
             rows = counted(left_out, "CSV row", _IS)
             self._notes.append(f"{rows} left out: not as many values as in the first line")
-        self._check(audit, len(files))
+        self._check(audit, files)
         notes = [*self._notes, *self.reader.notes]
         if self.stop():
             notes.append("interrupted: this is what was read by then")
@@ -147,19 +147,21 @@ class FilesAudit:
             return f"{begin}whole files up to {self.question.rows_per_batch:,} rows a batch"
         return f"{begin}a file a batch (maxFilesPerTrigger=1)"
 
-    def _check(self, audit: Audit, files: int) -> None:
+    def _check(self, audit: Audit, files: Sequence[_File]) -> None:
         if audit.rows == 0:
             if self.stop():
                 raise KeyboardInterrupt
             why = f": {self._notes[0]}" if self._notes else ""
-            hold = "holds" if files == 1 else "hold"
+            hold = "holds" if len(files) == 1 else "hold"
             raise AuditImpossible(
-                f"{counted(files, 'file')} below {str(self.path)!r:.200} {hold} no row{why}", "audit them once they do."
+                f"{counted(len(files), 'file')} below {str(self.path)!r:.200} {hold} no row{why}",
+                "audit them once they do.",
             )
         if (counts := audit.why_no_times()) is not None:
             raise AuditImpossible(
                 f"none of {audit.rows:,} rows has a usable event time in {self.event_time!r:.100}: {counts}",
-                "name the column with --event-time, and how it is written with --unit or --format.",
+                "name the column with --event-time, and how it is written with --unit or --format."
+                + (" Each line of a JSON file is read as one object." if files[0].kind in _JSON else ""),
             )
         if without := [name for name in self.split if name not in self._split_fields]:
             raise AuditImpossible(
@@ -337,7 +339,10 @@ class FilesAudit:
                 why = f"there is {many} column {name!r:.100}; there are: {', '.join(known):.300}"
                 if self._numbers:
                     raise OSError(why)
-                raise AuditImpossible(f"{self._name(file)}: {why}", "check the spelling.")
+                within = "name a whole column: a field within one is read from JSON alone."
+                raise AuditImpossible(
+                    f"{self._name(file)}: {why}", within if name.split(".")[0] in known else "check the spelling."
+                )
         return [name for name in dict.fromkeys(wanted) if name not in folders]
 
 

@@ -96,9 +96,14 @@ class KafkaAudit:
         if reading.audit is None:
             if self.stop():
                 raise KeyboardInterrupt
+            if reading.why_short is None:
+                raise AuditImpossible(
+                    f"no committed record is left in what was to be read of {self.topics}",
+                    "audit it once rows were committed to it, or read more of it with --all.",
+                )
             raise AuditImpossible(
                 f"Kafka at {self.bootstrap_servers}: nothing of {self.topics} could be read: "
-                f"{settings.redact(reading.why_short or 'no committed record is left there')}",
+                f"{settings.redact(reading.why_short)}",
                 "check that the brokers run, and the right to read the topic.",
             )
         audit = reading.audit

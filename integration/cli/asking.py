@@ -94,8 +94,11 @@ def _side_by_side(
             with closing(Client(address)) as client:
                 return client.status(StatusRequest(limit=limit))
         except ServiceUnreachable as other:
-            if connect is not None or not is_coordinator(other):
+            if not is_coordinator(other):
                 raise
+            if connect is not None:
+                there = "a coordinator is there; `lowmark status`, `explain` and `wait` ask it with --coordinator"
+                raise ServiceUnreachable(other.address, other.action, there) from other
             return ask_status(Caller(address, token_file=token_file), limit=limit)
 
     addresses = [connect] if connect is not None else sockets.find_addresses()

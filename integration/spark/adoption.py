@@ -37,7 +37,7 @@ from .adoption_plan import AdoptionPlan
 from .changes import Action, Change, Entry, keep_change, last_change
 from .checkpoint import CHANGES
 from .checkpoint_store import CheckpointStore, LocalStore, alone_in, batches, is_elsewhere, local_path, open_store
-from .offset_log import COPY, OffsetEntry, ahead_of_clock, next_watermark_ms
+from .offset_log import COPY, OffsetEntry, ahead_of_clock, hint_for, next_watermark_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -304,7 +304,7 @@ class _Checkpoint:
                 entry.check()
             except UnknownFormat as unknown:
                 hint = "use the lowmark that knows this Spark, or a copy of the checkpoint from before."
-                raise self._refused(f"offsets/{name} {unknown}", hint) from unknown
+                raise self._refused(f"offsets/{name} {unknown}", hint_for(unknown, hint)) from unknown
             entries[name] = entry
         return entries
 

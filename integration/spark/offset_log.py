@@ -71,6 +71,8 @@ class OffsetEntry:
         if not lines:
             raise UnknownFormat("ends after its version")
         metadata, *offsets = lines
+        if json_object(metadata) is None:
+            raise UnknownFormat(f"has metadata that is no JSON: {metadata[:80]!r}")
         offsets = [line for line in offsets if line]
         if version == "v1":
             return cls(1, metadata, tuple((str(n), _some(line)) for n, line in enumerate(offsets)))
@@ -220,6 +222,11 @@ def planned_entry(files: CheckpointFiles, batch_id: int, hint: str) -> OffsetEnt
     except UnicodeDecodeError as failed:
         raise CheckpointUnreadable(files.root, f"{name} cannot be read (it is not UTF-8)", COPY) from failed
     except UnknownFormat as unknown:
-        if unknown.found.startswith("has version ''"):
-            hint = f"did the machine stop while it was written? {COPY.capitalize()}"
-        raise CheckpointUnreadable(files.root, f"{name} {unknown}", hint) from unknown
+        raise CheckpointUnreadable(files.root, f"{name} {unknown}", hint_for(unknown, hint)) from unknown
+
+
+def hint_for(unknown: UnknownFormat, hint: str) -> str:
+    """Return the remedy for an entry that cannot be read; `hint` for a whole entry of another version."""
+    if any(sign in unknown.found for sign in ("has version ''", "ends after its version", "that is no JSON")):
+        return f"did the machine stop while it was written? {COPY.capitalize()}"
+    return hint

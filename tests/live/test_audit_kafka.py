@@ -17,7 +17,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from lowmark.integration.audit import kafka_range
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader, json_path
@@ -215,10 +215,23 @@ def test_nothing_is_left_behind(kafka: Broker, created: str) -> None:
     assert not [group.group_id for group in groups if group.group_id == "lowmark"]
 
 
+def _aborted(kafka: Broker) -> str:
+    """A topic whose only transaction was aborted: the broker runs, and the topic may be read."""
+    topic = kafka.create_topic()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"tx-{topic}"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"{}")
+    producer.flush()
+    producer.abort_transaction()
+    return topic
+
+
 @pytest.mark.parametrize(
     ("make", "arguments", "words"),
     [
         (lambda kafka: kafka.create_topic(), [], "no record that can be read"),
+        (_aborted, [], "Hint: audit it once rows were committed to it"),
         (lambda kafka: "not-there", [], "there is no topic 'not-there'"),
         (lambda kafka: _filled(kafka, "no json"), ["--event-time", "$.at"], "begins with 'no json'"),
         (lambda kafka: _filled(kafka, '{"at": null}'), ["--event-time", "$.at"], "3 have none"),

@@ -539,6 +539,17 @@ def test_a_path_may_lead_through_arrays() -> None:
 
 
 @pytest.mark.parametrize("in_values", [True, False])
+@pytest.mark.parametrize("absurd", [float("inf"), -float("inf"), 1e300, 1e30])
+def test_a_number_beyond_every_unit_is_unreadable_and_no_other_unit(absurd: float, in_values: bool) -> None:
+    numbers: list[Any] = [absurd, absurd, 1_700_000_000.0]
+    reader = TimeReader()
+    times = reader.values([*numbers, "no time"]) if in_values else reader.column(pa.array(numbers))
+    assert times.timed.tolist()[:3] == [False, False, True]
+    assert times.times_us[2] == START_US
+    assert [note for note in reader.notes if "units are mixed" in note] == []
+
+
+@pytest.mark.parametrize("in_values", [True, False])
 def test_numbers_of_two_units_are_named_and_the_smaller_part_is_not_taken(in_values: bool) -> None:
     seconds, milliseconds = [1_700_000_000] * 3, [1_700_000_000_000] * 7
     reader = TimeReader()

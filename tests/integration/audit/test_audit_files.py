@@ -178,6 +178,19 @@ def test_a_field_of_the_split_that_no_row_of_json_has_is_told(tmp_path: Path, sp
     assert {each.name for each in audited(tmp_path, "p", "day").splits} == {"a/1", "null/1"}
 
 
+def test_a_json_file_of_one_array_is_refused_for_what_it_is(tmp_path: Path) -> None:
+    """Its times are right, and the error asked for another column and format alone."""
+    write(tmp_path, {"a.json": json.dumps([{"at": START_S}, {"at": START_S + 1}], indent=1)})
+    with pytest.raises(AuditImpossible, match="Each line of a JSON file is read as one object"):
+        audited(tmp_path)
+
+
+def test_a_field_within_a_column_of_parquet_is_not_taken_for_a_wrong_spelling(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"at": [START_S], "order": [{"shop": 1}]}), tmp_path / "a.parquet")
+    with pytest.raises(AuditImpossible, match="Hint: name a whole column: a field within one is read from JSON alone"):
+        audited(tmp_path, "order.shop")
+
+
 def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"day=1/a.json": rows(10), "day=2/b.json": rows(10), ".hidden/c.json": rows(10)})
     scandir, closed = os.scandir, {str(tmp_path / name) for name in ("day=2", ".hidden")}

@@ -390,6 +390,16 @@ def test_an_address_where_nobody_answers_is_an_error(tmp_path: Path) -> None:
     assert "without --connect all of yours are looked for" in err
 
 
+@pytest.mark.parametrize("command", [["status"], ["check"], ["idle", "orders", "a", "--for", "1h"]])
+def test_the_address_of_a_coordinator_is_not_taken_for_a_service_with_an_error(command: list[str]) -> None:
+    with private_folder() as folder, serving(Door(f"unix:{folder}/coordinator.sock")) as address:
+        code, out, err = call(*command, "--connect", address)
+    assert (code, out) == (2, "")
+    assert f"no lowmark service answers at {address} (a coordinator is there; " in err
+    assert "with --coordinator" in err
+    assert "answers with an error" not in err
+
+
 def test_status_and_explain_of_a_running_query(
     spark: SparkSession, service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:

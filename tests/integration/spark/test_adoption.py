@@ -235,6 +235,16 @@ def test_what_is_not_known_for_sure_is_refused_and_left_as_it_was(
     assert contents(root) == before
 
 
+@pytest.mark.parametrize("length", [0, 2, 20, -1], ids=["empty", "version", "metadata", "offset"])
+def test_an_entry_that_a_stop_of_the_machine_has_cut_short_is_not_taken_for_one_of_another_spark(
+    native: Path, length: int
+) -> None:
+    newest = native / "offsets/4"
+    newest.write_text(newest.read_text()[:length])
+    with pytest.raises(AdoptionRefused, match=r"Hint: did the machine stop while it was written\? Use a copy of"):
+        adopt(native, "orders")
+
+
 @pytest.mark.parametrize("policy", ["max", "MAX"])
 def test_two_streams_under_the_policy_max_are_refused(tmp_path: Path, policy: str) -> None:
     conf = {"spark.sql.streaming.multipleWatermarkPolicy": policy}

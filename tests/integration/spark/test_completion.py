@@ -159,6 +159,13 @@ def native(folder: Path) -> None:
     (folder / "offsets/0").write_text('v1\n{"batchWatermarkMs":9}\n{"logOffset":1}')
 
 
+def cut_short(folder: Path) -> None:
+    """The entry of a wrapped query, which was taken for a native one that `lowmark adopt` would change."""
+    native(folder)
+    entry = folder / "offsets" / "0"
+    entry.write_text(entry.read_text()[:5])
+
+
 def broken(folder: Path) -> None:
     Written(folder).commit(0)
     (folder / "offsets/0").write_text("lowmark is at work")
@@ -190,6 +197,7 @@ def test_a_marking_begins_on_a_native_checkpoint_whose_sources_have_names(tmp_pa
         (lambda folder: folder.mkdir(), "no planned batch"),
         (native, "of a query without lowmark"),
         (broken, "has version"),
+        (cut_short, "offsets/0 has metadata that is no JSON"),
         (without_entry, "batch 1 is committed, and offsets/1 is not there"),
         (no_text, "not UTF-8"),
     ],

@@ -104,6 +104,7 @@ def test_what_is_no_batch_is_not_of_the_log(folder: Path) -> None:
         (b"", "offsets/1 has version ''"),
         (b"v3\n{}\n{}", "offsets/1 has version 'v3'"),
         (b"v2\n{}\n{}", "offsets/1 has a line without the id of a source"),
+        (b'v1\n{"batchWat', r"offsets/1 has metadata that is no JSON: .* Hint: did the machine stop while"),
         (b"v1\n{}\n\xff", r"offsets/1 cannot be read \(it is not UTF-8\)"),
     ],
 )
