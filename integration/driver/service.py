@@ -179,7 +179,8 @@ class LowWatermarkService:
                 from lowmark.integration.coordinator.client import CoordinatorClient
 
                 given = coordinator_ca, coordinator_token_file, coordinator_cert, coordinator_key
-                files = [None if path is None else Path(path) for path in given]
+                # Absolute, because each connection reads them, and the application may change its folder.
+                files = [None if path is None else Path(path).absolute() for path in given]
                 self._client = CoordinatorClient(
                     Caller(coordinator, *files),
                     on_low=lambda *_: self._low_heard.set(),
