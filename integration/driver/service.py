@@ -166,6 +166,7 @@ class LowWatermarkService:
             job_away=job_away,
         )
         job_away_us = None if job_away is None else duration_us(job_away, what="job_away")
+        self._process = os.getpid()
         self.address = sockets.new_address()  # before any thread starts, because the address may be refused
         self._low_heard = threading.Event()
         self._client: CoordinatorClient | None = None
@@ -747,7 +748,7 @@ class LowWatermarkService:
         A failed service frees its resources and writes nothing. Running queries receive the service's error and end at
         their next heartbeat; then the service closes its socket.
         """
-        if self._stopping:
+        if self._stopping or os.getpid() != self._process:  # a fork of the driver shares its sockets, and has no thread
             return
         _RUNNING.remove(self)
         queries_run = False

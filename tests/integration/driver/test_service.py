@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import time
 import urllib.request
+import warnings
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,6 +87,22 @@ def test_a_driver_that_changes_its_folder_comes_back_to_its_coordinator(
         monkeypatch.chdir("/")
     with service, serving(Door(address, cert, key, token)):
         wait_until(lambda: link.connected, f"connected again, but: {link.why}")
+
+
+def test_a_process_that_the_driver_forks_ends_and_takes_nothing_along(spark: SparkSession) -> None:
+    """Python stops services when a process ends in order, and the child has none of the threads."""
+    with LowWatermarkService(spark, metrics_port=0) as service, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # since Python 3.12, of each fork beside threads
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # ends the child if it hangs
+            try:
+                service.stop()
+            except BaseException:  # noqa: BLE001  # the child must not go on with the tests
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert CliRunner().invoke(app, ["status", "--connect", service.address]).exit_code == 0
 
 
 def test_a_stopped_service_is_given_back_to_the_collectors(spark: SparkSession) -> None:
