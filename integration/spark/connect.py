@@ -220,6 +220,8 @@ class ConnectSession:
 
     def stop_listening(self) -> None:
         self._relay.close()
+        for query in self.running():
+            query.active = False  # nobody tells of its end any more
         self._leave()
 
     def _leave(self) -> None:

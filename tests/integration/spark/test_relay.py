@@ -212,7 +212,8 @@ def test_a_server_whose_clock_is_set_back_makes_no_batch_older_than_it_is(monkey
     for number, second in enumerate((50, 20)):
         client.hear(batch(number, second=second))
     client.relay.close()
-    assert client.asked[-1].planned_at_us == 100_000_000 - 1_000
+    *_, of_the_batch, _of_the_end = client.asked
+    assert of_the_batch.planned_at_us == 100_000_000 - 1_000
 
 
 def test_a_query_that_is_started_again_in_its_first_batch_leaves_one_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -226,7 +227,7 @@ def test_a_query_that_is_started_again_in_its_first_batch_leaves_one_run(caplog:
     client.relay.close()
     assert [(run.token, run.ended, run.failure) for run in desks.runs] == [("gone", True, None), ("live", False, None)]
     assert client.removed == ["gone"]
-    assert [asked.token for asked in client.asked if not asked.first] == ["gone", "live", "live"]
+    assert [asked.token for asked in client.asked if not asked.first] == ["gone", "live", "live", "live"]
     assert [said[2].token for said in coordinator.said if said[0] == "register"] == ["gone", "live"]
     assert "deregister" not in [said[0] for said in coordinator.said], "the task goes on under the new reader"
     assert caplog.text == ""
