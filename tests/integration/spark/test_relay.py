@@ -150,6 +150,23 @@ def served() -> tuple[Desks, Client, FakeClient]:
     return desks, client, coordinator
 
 
+def test_a_client_that_ends_and_begins_no_thread_any_more_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python since 3.12; Spark's thread of events keeps a process alive while the listener is there."""
+
+    def over(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    mine: Any = object()
+    listeners = [mine, object()]
+    bus = SimpleNamespace(_listener_bus=listeners, remove=listeners.remove)
+    spark: Any = SimpleNamespace(streams=SimpleNamespace(_sqlb=bus), is_stopped=False)
+    session = ConnectSession(spark)
+    session._listener = mine
+    monkeypatch.setattr(threading.Thread, "start", over)
+    session._leave()
+    assert mine not in listeners
+
+
 def test_a_batch_that_is_told_twice_counts_once() -> None:
     """Otherwise a query that ends by itself would end with the answer to the batch before its last."""
     client = Client([])
