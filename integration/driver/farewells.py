@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -61,7 +62,8 @@ class Farewells:
         if query is not None and farewell is not None:
             with self._lock:
                 self._unwritten[run.token] = _Unwritten(query, farewell, run.resumes, run.stream.name, over)
-            self._writer.post(partial(self._write, run.token))
+            with suppress(RuntimeError):  # Python 3.12 begins no thread while a process ends; `close` writes it then
+                self._writer.post(partial(self._write, run.token))
 
     def unwritten(self, token: str | None) -> Farewell | None:
         """Return the farewell of a run, if the farewell is not in the checkpoint yet; else None."""
@@ -70,7 +72,9 @@ class Farewells:
 
     def close(self) -> None:
         """Write all farewells that are not written yet, log what cannot be written in time, and end the thread."""
-        if self._loop is None:
+        if self._loop is None:  # nothing was kept, or no thread could begin
+            for token in tuple(self._unwritten):
+                self._write(token)
             return
         for token in tuple(self._unwritten):
             self._writer.post(partial(self._write, token))

@@ -166,6 +166,7 @@ class LowWatermarkService:
             job_away=job_away,
         )
         job_away_us = None if job_away is None else duration_us(job_away, what="job_away")
+        self._process = os.getpid()
         self.address = sockets.new_address()  # before any thread starts, because the address may be refused
         self._low_heard = threading.Event()
         self._client: CoordinatorClient | None = None
@@ -179,7 +180,8 @@ class LowWatermarkService:
                 from lowmark.integration.coordinator.client import CoordinatorClient
 
                 given = coordinator_ca, coordinator_token_file, coordinator_cert, coordinator_key
-                files = [None if path is None else Path(path) for path in given]
+                # Absolute, because each connection reads them, and the application may change its folder.
+                files = [None if path is None else Path(path).absolute() for path in given]
                 self._client = CoordinatorClient(
                     Caller(coordinator, *files),
                     on_low=lambda *_: self._low_heard.set(),
@@ -747,7 +749,7 @@ class LowWatermarkService:
         A failed service frees its resources and writes nothing. Running queries receive the service's error and end at
         their next heartbeat; then the service closes its socket.
         """
-        if self._stopping:
+        if self._stopping or os.getpid() != self._process:  # a fork of the driver shares its sockets, and has no thread
             return
         _RUNNING.remove(self)
         queries_run = False

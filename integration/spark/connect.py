@@ -14,6 +14,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import SessionUnfit
@@ -220,6 +221,8 @@ class ConnectSession:
 
     def stop_listening(self) -> None:
         self._relay.close()
+        for query in self.running():
+            query.active = False  # nobody tells of its end any more
         self._leave()
 
     def _leave(self) -> None:
@@ -227,8 +230,13 @@ class ConnectSession:
             return
         # On a thread, because Spark's client tries for minutes to reach a server that is gone.
         leaving = Worker("lowmark-leave", self._remove_listener)
-        leaving.start()
-        leaving.join(END_SECONDS)
+        try:
+            leaving.start()
+        except RuntimeError:  # Python 3.12 begins no thread while a process ends, and neither does Spark's client
+            with suppress(RuntimeError):
+                self._remove_listener()
+        else:
+            leaving.join(END_SECONDS)
 
     def _remove_listener(self) -> None:
         bus = self.spark.streams._sqlb

@@ -125,7 +125,7 @@ class Relay:
         self._asked_since = self._error = None
 
     def close(self) -> None:
-        """End the thread after the events that it has."""
+        """End the thread after the events that it has, and after a last question of each reader."""
         self._events.put(None)
         self._worker.join(END_SECONDS)
 
@@ -135,6 +135,8 @@ class Relay:
             try:
                 taken = self._events.get(timeout=max(0.0, ticks_at - time.monotonic()))
                 if taken is None:
+                    self._ask_all()  # a service that an error ended refuses; one that was stopped answers nothing
+                    self._tell_all()
                     return
             except Empty:
                 ticks_at, taken = time.monotonic() + _TICK_SECONDS, None
@@ -148,6 +150,9 @@ class Relay:
 
     def _tick(self) -> None:
         self._look()
+        self._ask_all()
+
+    def _ask_all(self) -> None:
         for token, reader in self._readers.items():
             if reader.begun:
                 self._ask(token, reader)

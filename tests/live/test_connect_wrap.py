@@ -12,6 +12,7 @@ import inspect
 import logging
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
@@ -29,6 +30,7 @@ from tests.integration.feed import Feed
 from tests.integration.spark import test_refusals
 from tests.integration.test_day_one import rocksdb  # noqa: F401
 from tests.servers.connect import connect_server, start_through_connect
+from tests.servers.local import no_thread_stays, wait_until
 from tests.sparks import since
 
 if TYPE_CHECKING:
@@ -141,3 +143,23 @@ def test_a_name_is_taken_once_a_query_has_had_a_batch(
     with pytest.raises(StreamNameTaken, match='"orders": this service already has a stream of that name'):
         service.wrap(feed.df, **test_refusals.GOOD)
     reading.query.stop()
+
+
+def test_a_failed_service_ends_its_queries_and_closes_its_socket(
+    spark: SparkSession,
+    feed: Feed,  # noqa: F811  # pytest gives the fixture
+    checkpoint: str,
+) -> None:
+    dead = LowWatermarkService(spark)
+    df = dead.wrap(feed.df, name="orders", event_time="ts", split="split")
+    feed.put(("a", 1, 100))
+    reading = start_through_connect(df.select("v"), checkpoint)
+    reading.settle()
+    with no_thread_stays("lowmark-door"):
+        dead._loop.post(lambda: 1 / 0)
+        wait_until(lambda: dead.failed is not None, "the loop has ended")
+        dead.stop()  # at once, as `with` does
+        feed.put(("a", 1, 200))
+        with pytest.raises(StreamingQueryException, match="ZeroDivisionError"):
+            reading.query.awaitTermination(30)
+        wait_until(lambda: not Path(dead.address.removeprefix("unix:")).exists(), "no query needs its answer")

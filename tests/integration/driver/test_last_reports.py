@@ -396,6 +396,22 @@ def test_a_last_report_whose_write_fails_is_written_when_the_service_stops(
     assert [*checkpoint.left] == [driver.token]
 
 
+def test_a_last_report_is_left_by_a_process_that_ends_and_begins_no_thread_any_more(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Python since 3.12, which stops the service of a program that ends without `stop`."""
+
+    def over(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    monkeypatch.setattr(threading.Thread, "start", over)
+    driver.stop_service()
+    assert [*checkpoint.left] == [driver.token]
+    assert "could not be left" not in caplog.text
+
+
 @pytest.mark.parametrize("last", [True, False], ids=["of an ended run", "of a running run"])
 def test_a_write_that_fails_takes_no_newer_report_with_it(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, last: bool

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import time
 import urllib.request
+import warnings
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.cli.main import app
+from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.driver import runs
 from lowmark.integration.driver import service as driver_service
@@ -31,6 +34,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQueryManager
 from typer.testing import CliRunner
 
+from tests.integration.coordinator.serving import certificate, serving, token_file
 from tests.integration.feed import Feed, start, us, windows
 from tests.servers.local import free_ports, no_thread_stays, wait_until
 
@@ -64,6 +68,41 @@ def test_a_coordinator_that_is_required_and_does_not_answer_refuses_the_service(
         monkeypatch.setattr(CoordinatorClient, "reach", interrupted)
         with pytest.raises(KeyboardInterrupt):
             LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock", require_coordinator=True)
+
+
+def test_a_driver_that_changes_its_folder_comes_back_to_its_coordinator(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of a link are read at each of its connections."""
+    cert, key = certificate(tmp_path)
+    token = token_file(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with serving(Door("127.0.0.1:0", cert, key, token)) as address:
+        service = LowWatermarkService(
+            spark, coordinator=address, coordinator_ca=cert.name, coordinator_token_file=token.name
+        )
+        assert service._client is not None
+        link = service._client
+        link.reach()
+        monkeypatch.chdir("/")
+    with service, serving(Door(address, cert, key, token)):
+        wait_until(lambda: link.connected, f"connected again, but: {link.why}")
+
+
+def test_a_process_that_the_driver_forks_ends_and_takes_nothing_along(spark: SparkSession) -> None:
+    """Python stops services when a process ends in order, and the child has none of the threads."""
+    with LowWatermarkService(spark, metrics_port=0) as service, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # since Python 3.12, of each fork beside threads
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # ends the child if it hangs
+            try:
+                service.stop()
+            except BaseException:  # noqa: BLE001  # the child must not go on with the tests
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert CliRunner().invoke(app, ["status", "--connect", service.address]).exit_code == 0
 
 
 def test_a_stopped_service_is_given_back_to_the_collectors(spark: SparkSession) -> None:

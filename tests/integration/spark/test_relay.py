@@ -150,6 +150,23 @@ def served() -> tuple[Desks, Client, FakeClient]:
     return desks, client, coordinator
 
 
+def test_a_client_that_ends_and_begins_no_thread_any_more_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python since 3.12; Spark's thread of events keeps a process alive while the listener is there."""
+
+    def over(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    mine: Any = object()
+    listeners = [mine, object()]
+    bus = SimpleNamespace(_listener_bus=listeners, remove=listeners.remove)
+    spark: Any = SimpleNamespace(streams=SimpleNamespace(_sqlb=bus), is_stopped=False)
+    session = ConnectSession(spark)
+    session._listener = mine
+    monkeypatch.setattr(threading.Thread, "start", over)
+    session._leave()
+    assert mine not in listeners
+
+
 def test_a_batch_that_is_told_twice_counts_once() -> None:
     """Otherwise a query that ends by itself would end with the answer to the batch before its last."""
     client = Client([])
@@ -212,7 +229,8 @@ def test_a_server_whose_clock_is_set_back_makes_no_batch_older_than_it_is(monkey
     for number, second in enumerate((50, 20)):
         client.hear(batch(number, second=second))
     client.relay.close()
-    assert client.asked[-1].planned_at_us == 100_000_000 - 1_000
+    *_, of_the_batch, _of_the_end = client.asked
+    assert of_the_batch.planned_at_us == 100_000_000 - 1_000
 
 
 def test_a_query_that_is_started_again_in_its_first_batch_leaves_one_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -226,7 +244,7 @@ def test_a_query_that_is_started_again_in_its_first_batch_leaves_one_run(caplog:
     client.relay.close()
     assert [(run.token, run.ended, run.failure) for run in desks.runs] == [("gone", True, None), ("live", False, None)]
     assert client.removed == ["gone"]
-    assert [asked.token for asked in client.asked if not asked.first] == ["gone", "live", "live"]
+    assert [asked.token for asked in client.asked if not asked.first] == ["gone", "live", "live", "live"]
     assert [said[2].token for said in coordinator.said if said[0] == "register"] == ["gone", "live"]
     assert "deregister" not in [said[0] for said in coordinator.said], "the task goes on under the new reader"
     assert caplog.text == ""
