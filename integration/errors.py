@@ -178,13 +178,7 @@ class ServiceFailed(ServiceUnreachable):
     """A service answers with an error."""
 
     _fact = "cannot {action}: the lowmark service at {address} answers with an error ({cause})"
-
-    @property
-    def _next(self) -> str:
-        if self.cause.startswith("UNIMPLEMENTED"):
-            asks = f"`lowmark status --coordinator {self.address}`"
-            return f"a service of this version would answer; if a coordinator is there, {asks} asks it."
-        return "the driver's log says more; no row is lost, a query that ended goes on from its checkpoint."
+    _hint = "the driver's log says more; no row is lost, a query that ended goes on from its checkpoint."
 
 
 class QueryRefused(LowmarkError, RuntimeError):

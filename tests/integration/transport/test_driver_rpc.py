@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import threading
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from lowmark.integration.coordinator.access import Door
 from lowmark.integration.errors import MalformedMessage, ServiceFailed, SocketsRefused, UnknownStream
 from lowmark.integration.process import sockets
 from lowmark.integration.transport.driver_rpc import STATUS, Client, Server, StatusReply, StatusRequest, handler
-
-from tests.integration.coordinator.serving import private_folder, serving
 
 
 def told_of(error: Exception) -> str:
@@ -30,15 +26,6 @@ def told_of(error: Exception) -> str:
         client.close()
         server.stop()
     return str(failed.value)
-
-
-def test_who_takes_a_coordinator_for_a_service_hears_how_a_coordinator_is_asked() -> None:
-    """`lowmark status` shows the addresses of both."""
-    with private_folder() as folder, serving(Door(f"unix:{folder}/c.sock")) as address:
-        with closing(Client(address)) as client, pytest.raises(ServiceFailed) as failed:
-            client.status(StatusRequest())
-        assert f"`lowmark status --coordinator {address}` asks it" in str(failed.value)
-        assert "the driver's log" not in str(failed.value)
 
 
 @pytest.mark.parametrize(
