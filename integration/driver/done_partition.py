@@ -13,7 +13,10 @@ from typing import Any
 
 from lowmark.integration.errors import CheckpointUnreadable, CheckpointUnwritable, SuccessFileNotWritten
 from lowmark.integration.spark.checkpoint_store import open_store
+from lowmark.watermark.moment import datetime_of
 from pyspark.sql import SparkSession
+
+from .partitions import has_times
 
 log = logging.getLogger("lowmark")
 
@@ -25,6 +28,9 @@ _HTTP_ADDRESS = re.compile(
 )
 _LAST_PORT = 65_535
 _WITH_YEAR = re.compile("%([%FGY])")
+_DAY_US = 86_400_000_000
+# In 1970 a layout repeats after these times if it lacks the half of the day, the day, week, month or year.
+_REPEATING_DAYS = (0.5, 1, 7, 31, 365)
 _ESCAPED = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 
 
@@ -84,6 +90,21 @@ def name_at(time: datetime, layout: str) -> str:
     years = {"Y": f"{time.year:04}", "F": f"{time.year:04}-%m-%d", "G": f"{time.isocalendar().year:04}", "%": "%%"}
     folders = [time.strftime(_WITH_YEAR.sub(lambda found: years[found[1]], each)) for each in layout.split("/")]
     return "/".join(map(_escaped, folders))
+
+
+def is_shared(layout: str, width_us: int) -> bool:
+    """Whether several partitions have one name: the first two since 1970, or two that are half a day to a year apart.
+
+    >>> is_shared("%F/%H", 3_600_000_000), is_shared("%F/%I", 3_600_000_000), is_shared("%m-%d", 86_400_000_000)
+    (False, True, True)
+    """
+    others = (round(days * _DAY_US / width_us) for days in _REPEATING_DAYS)
+    names = {
+        number: name_at(datetime_of(number * width_us), layout)
+        for number in (0, 1, *others)
+        if has_times(number, width_us)
+    }
+    return len(names) > len(set(names.values()))
 
 
 def _escaped(folder: str) -> str:

@@ -38,7 +38,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from . import check
-from .done_partition import DonePartition, name_at, poster, success_files_in, takes_post
+from .done_partition import DonePartition, is_shared, name_at, poster, success_files_in, takes_post
 from .insist import insist
 from .partitions import Due, Kept, Partitions, has_times
 
@@ -92,7 +92,7 @@ def marking_of(
         raise WrapRefused(stream, f"layout {layout!r:.80} is none that strftime takes ({unfit})", hint) from unfit
     if success_files is not None and not {"/", ".."}.isdisjoint(PurePosixPath(name).parts):
         raise WrapRefused(stream, f"layout {layout!r:.80} leads out of the table", hint)
-    if success_files is not None and _is_shared(layout, width_us):
+    if success_files is not None and is_shared(layout, width_us):
         fact = (
             f"layout {layout!r:.80} has one folder for several partitions of {format_duration_us(width_us)}, so "
             "_SUCCESS would stand in it before the last of them is done"
@@ -388,11 +388,6 @@ class Marking:
             empty_before=tuple(self.name(n) for n in range(first, min(last + 1, first + _NAMES_SHOWN))),
             empty_count=last + 1 - first,
         )
-
-
-def _is_shared(layout: str, width_us: int) -> bool:
-    """Whether the first two partitions since 1970 have one name: all units of a layout begin there."""
-    return has_times(0, width_us) and name_at(datetime_of(0), layout) == name_at(datetime_of(width_us), layout)
 
 
 def _stream_of(metric: str) -> str | None:
