@@ -97,7 +97,7 @@ class DataclassSerializer(Generic[ValueT]):
     def _take_notes_off(self) -> None:
         """Take the notes of msgspec off the classes of a script, because Spark pickles these classes, and no notes."""
         for each in self._of_script:
-            with suppress(AttributeError):  # it has none, or another thread took them off
+            with suppress(AttributeError):  # the class has no notes, or another thread took the notes off
                 delattr(each, _NOTES)
 
 
@@ -110,7 +110,7 @@ def _of_script(kind: Any) -> tuple[type, ...]:
 
 
 def _classes_of_script(kind: Any, seen: set[Any]) -> Iterator[type]:
-    """The dataclasses in a type that another process cannot import, such as those of a script or a notebook."""
+    """Yield the dataclasses within a type that no other process can import: those of a script or a notebook."""
     for each in (kind, *get_args(kind)):
         if isinstance(each, type) and is_dataclass(each) and each not in seen:
             seen.add(each)

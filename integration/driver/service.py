@@ -762,10 +762,7 @@ class LowWatermarkService:
             self._stopping = True
             atexit.unregister(self.stop)
             self._queries.close()
-            if queries_run:
-                Worker("lowmark-door", self._close_door_after_queries).start()
-            else:  # before the loop, which may still answer a heartbeat
-                self._close_door()
+            self._end_door(queries_run=queries_run)  # before the loop, which may still answer a heartbeat
             if self._metrics is not None:
                 self._metrics.stop()
             if self._page is not None:
@@ -793,6 +790,13 @@ class LowWatermarkService:
     def _call(self, work: Callable[[], Result], action: str, *, seconds: float = _CALL_SECONDS) -> Result:
         self._check_open(action)
         return self._loop.call(work, action, seconds=seconds)
+
+    def _end_door(self, *, queries_run: bool) -> None:
+        if queries_run:
+            with suppress(RuntimeError):  # Python 3.12 begins no thread while a process ends
+                Worker("lowmark-door", self._close_door_after_queries).start()
+                return
+        self._close_door()
 
     def _close_door_after_queries(self) -> None:
         """Answer the queries of a failed service until each has ended with the service's error, or Spark is gone."""

@@ -285,7 +285,7 @@ def _why(failed: OSError) -> str:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """The errors of Hadoop's file systems; pyspark makes errors of its own of some, such as of an unknown host."""
+    """The errors of Hadoop's file systems; pyspark raises some, such as an unknown host, as PySparkException."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

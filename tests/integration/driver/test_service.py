@@ -256,6 +256,24 @@ def test_a_failed_service_closes_its_socket_if_spark_ends_before_the_queries_hea
     ran.query.stop()
 
 
+def test_a_failed_service_closes_all_at_the_end_of_a_process_that_begins_no_thread_any_more(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Python since 3.12, which stops the service of a program that ends without `stop`."""
+
+    def over(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    dead = LowWatermarkService(spark, metrics_port=0)
+    dead._loop.post(lambda: 1 / 0)
+    wait_until(lambda: dead.failed is not None, "the loop has ended")
+    monkeypatch.setattr(dead._queries, "any_active", lambda: True)
+    with no_thread_stays("lowmark"), monkeypatch.context() as ending:
+        ending.setattr(threading.Thread, "start", over)
+        dead.stop()
+    assert not Path(dead.address.removeprefix("unix:")).exists()
+
+
 def test_a_failed_service_closes_its_socket_while_queries_of_the_next_service_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -226,7 +226,7 @@ def test_split_types_of_a_script_are_pickled_after_splits_of_them_were_read() ->
         host: str
 
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Shard(SourceSplit):  # Spark pickles such a class by its value, as one of a script
+    class Shard(SourceSplit):  # Spark pickles a class of a function or script by its value
         places: tuple[Place, ...] = ()
 
     # Both names as annotations of classes find them: in the module.
