@@ -33,7 +33,7 @@ def run_coordinator(
         JournalRefused: the journal cannot be read, or another coordinator has it.
     """
     door.check()  # before any file is made
-    path = default_journal(door.address) if journal is None else journal
+    path = default_journal(door.address) if journal is None else journal.absolute()
     kept = Journal(path)
     came: list[signal.Signals] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -827,6 +828,20 @@ def test_a_refused_address_leaves_no_file_behind(folder: Path, tmp_path: Path) -
 
 def serve_once(door: Door, folder: Path) -> None:
     run_coordinator(door, Settings(), journal=folder / "state" / "j", ready=lambda *_: None)
+
+
+def test_a_journal_is_told_by_a_path_that_names_it_from_every_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    told: list[Path] = []
+
+    def ready(_: str, journal: Path) -> None:
+        told.append(journal)
+        signal.raise_signal(signal.SIGTERM)
+
+    run_coordinator(Door(f"unix:{folder}/c.sock"), Settings(), journal=Path("j"), ready=ready)
+    assert told == [folder / "j"]
 
 
 def test_a_port_in_use_and_a_key_of_another_certificate_are_refused_before_a_file_is_made(
