@@ -86,7 +86,7 @@ class TopicRange:
                 begins[partition], ends[partition] = begin, max(begin, end)
         if sum(ends.values()) == sum(begins.values()):
             raise AuditImpossible(
-                f"there is no record that can be read in {self.topics}", "audit it once rows were written to it."
+                f"there is no record that can be read in {self.topics}", "audit it once rows were committed to it."
             )
         return self._narrowed(begins, ends), ends
 
