@@ -194,7 +194,7 @@ def main(folder: Path, *stay: str) -> None:
     told = Told()
     logging.getLogger("lowmark").addHandler(told)
     # `test_newcomer` has Spark's own manager of checkpoints, on the oldest and the newest version.
-    with local_session("lowmark-versions", settings=LIGHT) as (spark, _):
+    with local_session("lowmark-versions", settings={**LIGHT, "spark.sql.shuffle.partitions": "1"}) as (spark, _):
         came = {}
         for what in (restarted, available_now, adopted, read, watched, late):
             sys.stderr.write(f"{what.__name__}\n")  # the last line names a run that hangs
