@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
+from unittest.mock import patch
 
 from lowmark.integration.spark.session import java_problem
 
@@ -140,6 +141,17 @@ def wait_until(
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not after {seconds:g} seconds")
         time.sleep(every_seconds)
+
+
+@contextmanager
+def no_thread_begins() -> Iterator[None]:
+    """Refuse each new thread, as Python does since 3.12 while a process ends."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with patch.object(threading.Thread, "start", refused):
+        yield
 
 
 @contextmanager

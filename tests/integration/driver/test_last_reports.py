@@ -28,7 +28,7 @@ from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
 from tests.integration.driver.reported import GivenMeasure, accumulated, answer_of, desks_of, report_of
 from tests.integration.driver.test_cooperation_rules import FakeClient
-from tests.servers.local import wait_until
+from tests.servers.local import no_thread_begins, wait_until
 
 SECOND = 1_000_000
 KEY = SplitKey(("device",), ("string",))
@@ -397,17 +397,14 @@ def test_a_last_report_whose_write_fails_is_written_when_the_service_stops(
 
 
 def test_a_last_report_is_left_by_a_process_that_ends_and_begins_no_thread_any_more(
-    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As Python since 3.12, which stops the service of a program that ends without `stop`."""
 
-    def over(_: threading.Thread) -> None:
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
     driver = Driver(checkpoint)
     driver.batch(a=10)
-    monkeypatch.setattr(threading.Thread, "start", over)
-    driver.stop_service()
+    with no_thread_begins():
+        driver.stop_service()
     assert [*checkpoint.left] == [driver.token]
     assert "could not be left" not in caplog.text
 

@@ -36,7 +36,7 @@ from typer.testing import CliRunner
 
 from tests.integration.coordinator.serving import certificate, serving, token_file
 from tests.integration.feed import Feed, start, us, windows
-from tests.servers.local import free_ports, no_thread_stays, wait_until
+from tests.servers.local import free_ports, no_thread_begins, no_thread_stays, wait_until
 
 
 def test_runs_that_ended_long_ago_are_forgotten(
@@ -261,15 +261,11 @@ def test_a_failed_service_closes_all_at_the_end_of_a_process_that_begins_no_thre
 ) -> None:
     """As Python since 3.12, which stops the service of a program that ends without `stop`."""
 
-    def over(_: threading.Thread) -> None:
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
     dead = LowWatermarkService(spark, metrics_port=0)
     dead._loop.post(lambda: 1 / 0)
     wait_until(lambda: dead.failed is not None, "the loop has ended")
     monkeypatch.setattr(dead._queries, "any_active", lambda: True)
-    with no_thread_stays("lowmark"), monkeypatch.context() as ending:
-        ending.setattr(threading.Thread, "start", over)
+    with no_thread_stays("lowmark"), no_thread_begins():
         dead.stop()
     assert not Path(dead.address.removeprefix("unix:")).exists()
 

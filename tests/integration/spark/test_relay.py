@@ -26,7 +26,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent
 from tests.integration.driver.reported import answer_of, desks_of
 from tests.integration.driver.test_cooperation_rules import FakeClient
 from tests.integration.driver.test_runs import stream as wrapped_stream
-from tests.servers.local import wait_until
+from tests.servers.local import no_thread_begins, wait_until
 
 ID = "00000000-0000-0000-0000-000000000001"
 FIRST, LATER = HeartbeatOffset("orders"), HeartbeatOffset("orders", token="t")
@@ -150,11 +150,8 @@ def served() -> tuple[Desks, Client, FakeClient]:
     return desks, client, coordinator
 
 
-def test_a_client_that_ends_and_begins_no_thread_any_more_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_ends_and_begins_no_thread_any_more_leaves_at_once() -> None:
     """As Python since 3.12; Spark's thread of events keeps a process alive while the listener is there."""
-
-    def over(_: threading.Thread) -> None:
-        raise RuntimeError("can't create new thread at interpreter shutdown")
 
     mine: Any = object()
     listeners = [mine, object()]
@@ -162,8 +159,8 @@ def test_a_client_that_ends_and_begins_no_thread_any_more_leaves_at_once(monkeyp
     spark: Any = SimpleNamespace(streams=SimpleNamespace(_sqlb=bus), is_stopped=False)
     session = ConnectSession(spark)
     session._listener = mine
-    monkeypatch.setattr(threading.Thread, "start", over)
-    session._leave()
+    with no_thread_begins():
+        session._leave()
     assert mine not in listeners
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 from lowmark.integration.errors import MalformedMessage, ServiceFailed, SocketsRefused, UnknownStream
 from lowmark.integration.process import sockets
 from lowmark.integration.transport.driver_rpc import STATUS, Client, Server, StatusReply, StatusRequest, handler
+
+from tests.servers.local import no_thread_begins
 
 
 def told_of(error: Exception) -> str:
@@ -72,12 +73,8 @@ def test_a_folder_in_which_no_socket_can_be_made_is_named(tmp_path: Path) -> Non
     )
 
 
-def test_a_server_stops_also_where_the_end_of_the_process_begins_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't create new thread at interpreter shutdown")  # as Python 3.12 says
-
+def test_a_server_stops_also_where_the_end_of_the_process_begins_no_thread() -> None:
     server = Server(sockets.new_address())
-    with monkeypatch.context() as ending:
-        ending.setattr(threading.Thread, "start", refused)
+    with no_thread_begins():
         server.stop()
     assert not sockets.answers(Path(server.address.removeprefix("unix:")))
