@@ -45,6 +45,10 @@ _METADATA = {"batchWatermarkMs", "batchTimestampMs", "conf"}
 _METADATA_V2 = _METADATA | {"sourceMetadataInfo"}
 
 
+class _CutShort(UnknownFormat):
+    """An entry of the offset log is not whole, because the machine stopped during its write or a copy was cut."""
+
+
 @dataclass(frozen=True)
 class OffsetEntry:
     r"""One entry, as it was written.
@@ -67,12 +71,13 @@ class OffsetEntry:
         # splitlines would also end a line at characters that JSON does not escape.
         version, *lines = text.split("\n")
         if version not in _VERSIONS:
-            raise UnknownFormat(f"has version {version!r:.80}, expected 'v1' or 'v2'")
+            kind = UnknownFormat if version else _CutShort
+            raise kind(f"has version {version!r:.80}, expected 'v1' or 'v2'")
         if not lines:
-            raise UnknownFormat("ends after its version")
+            raise _CutShort("ends after its version")
         metadata, *offsets = lines
         if json_object(metadata) is None:
-            raise UnknownFormat(f"has metadata that is no JSON: {metadata[:80]!r}")
+            raise _CutShort(f"has metadata that is no JSON: {metadata[:80]!r}")
         offsets = [line for line in offsets if line]
         if version == "v1":
             return cls(1, metadata, tuple((str(n), _some(line)) for n, line in enumerate(offsets)))
@@ -145,7 +150,7 @@ class OffsetEntry:
             try:
                 json.loads("null" if offset is None else offset)
             except (ValueError, RecursionError):
-                raise UnknownFormat(f"has an offset of source {id_} that is no JSON: {offset!r:.80}") from None
+                raise _CutShort(f"has an offset of source {id_} that is no JSON: {offset!r:.80}") from None
         ids = [id_ for id_, _ in self.sources]
         if not ids:
             raise UnknownFormat("has no source")
@@ -227,6 +232,6 @@ def planned_entry(files: CheckpointFiles, batch_id: int, hint: str) -> OffsetEnt
 
 def hint_for(unknown: UnknownFormat, hint: str) -> str:
     """Return the remedy for an entry that cannot be read; `hint` for a whole entry of another version."""
-    if any(sign in unknown.found for sign in ("has version ''", "ends after its version", "that is no JSON")):
+    if isinstance(unknown, _CutShort):
         return f"did the machine stop while it was written? {COPY.capitalize()}"
     return hint
