@@ -207,7 +207,7 @@ class TimeReader:
         """The unit of numbers of these sizes, shape (n,). A guess is kept once a number has shown its unit."""
         if self.unit is None and len(sizes):
             self._guessed = True
-            showing = sizes[(sizes >= _LEAST_OF_OUR_DAYS) & (sizes < _MOST_OF_ANY_UNIT)]
+            showing = sizes[_show_unit(sizes)]
             if len(showing):
                 self.unit = _unit_of(float(np.median(showing)))
         return self._taken
@@ -221,8 +221,7 @@ class TimeReader:
         """Find and count the numbers whose size fits a unit other than ``unit``; shape (n,)."""
         sizes = np.abs(values.astype(np.float64))
         units = np.searchsorted(_LIMITS, sizes, side="right")
-        shows = (sizes >= _LEAST_OF_OUR_DAYS) & (sizes < _MOST_OF_ANY_UNIT)
-        another: Flags = valid & shows & (units != list(Unit).index(unit))
+        another: Flags = valid & _show_unit(sizes) & (units != list(Unit).index(unit))
         found, rows = np.unique(units[another], return_counts=True)
         self._of_another_unit.update(
             {list(Unit)[each]: count for each, count in zip(found, rows.tolist(), strict=True)}
@@ -283,8 +282,7 @@ class TimeReader:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 size = abs(float(value))
                 unit = self._unit_for(np.array([size])) if self.unit is None else self.unit
-                shows = _LEAST_OF_OUR_DAYS <= size < _MOST_OF_ANY_UNIT
-                if self._guessed and shows and _unit_of(size) is not unit:
+                if self._guessed and _show_unit(size) and _unit_of(size) is not unit:
                     self._of_another_unit[_unit_of(size)] += 1
                     return None
                 time_us = math.floor(value * _US_PER[unit])
@@ -327,6 +325,11 @@ def _decoder(path: JsonPath) -> tuple[Callable[[bytes], Any], Callable[[Any], An
         return found
 
     return msgspec.json.Decoder(kind).decode, get
+
+
+def _show_unit(sizes: Any) -> Any:
+    """Whether a number shows its unit by its size; of an array, which of its numbers do."""
+    return (sizes >= _LEAST_OF_OUR_DAYS) & (sizes < _MOST_OF_ANY_UNIT)
 
 
 def _unit_of(size: float) -> Unit:

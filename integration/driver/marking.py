@@ -212,7 +212,8 @@ class Marking:
             rows = self._rows(progress.observed_metrics.get(self.metric), progress.batch_id)
             if rows is None and not with_state and progress.num_input_rows == 0:
                 rows = {}
-            late = self._partitions.report(progress.batch_id, rows, until_us=until_us, now_us=time.time_ns() // 1_000)
+            now_us = time.time_ns() // 1_000
+            late = self._partitions.report(progress.batch_id, rows, until_us=until_us, now_us=now_us)
             self._changed.notify_all()
         self._save()
         for number, count in sorted(late.items()):
@@ -289,7 +290,8 @@ class Marking:
         done, until_us = query.farewells.newest_commit()
         unsure = None
         if done is not None and until_us is not None:  # rows of before this marking
-            unsure = (until_us - self._delay_us) // self._width_us, time.time_ns() // 1_000 // self._width_us
+            now_us = time.time_ns() // 1_000
+            unsure = (until_us - self._delay_us) // self._width_us, now_us // self._width_us
         # Without a time, nothing says how old the rows of before are, as after a crash that took their reports.
         done = -1 if done is None or until_us is None else done
         kept = Kept(self._width_us, done, until_us=until_us, unsure=unsure)

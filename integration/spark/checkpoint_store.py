@@ -285,7 +285,7 @@ def _why(failed: OSError) -> str:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """The errors of Hadoop's file systems; pyspark raises some, such as an unknown host, as PySparkException."""
+    """The errors of Hadoop's file systems; pyspark raises an unknown host, for example, as a PySparkException."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from lowmark.sources.api import SourceSplit
 from lowmark.watermark.errors import shown
+from lowmark.watermark.moment import is_int64
 
 
 def fault_of(found: object) -> str | None:
@@ -41,7 +42,7 @@ def _has_its_types(split: Any) -> bool:
     """Whether a checkpoint can have a split: it takes no subclass of a type, such as a bool or a text of numpy."""
     numbers = (split.start, split.start if split.stop is None else split.stop)
     return (
-        all(type(number) is int and -(2**63) <= number < 2**63 for number in numbers)
+        all(map(is_int64, numbers))
         and isinstance(split.parents, tuple | list | set | frozenset)
         and all(type(name) is str and _is_utf8(name) for name in (split.split_id, *split.parents))
     )

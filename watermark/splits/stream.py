@@ -191,7 +191,8 @@ class SplitWatermarks:
     @property
     def backlog_rows(self) -> int | None:
         """Known unread rows of all splits together; None: no split's backlog is known."""
-        return sum(backlog_rows.values()) if (backlog_rows := self._reports.backlog_rows) else None
+        backlog_rows = self._reports.backlog_rows
+        return sum(backlog_rows.values()) if backlog_rows else None
 
     @property
     def epoch(self) -> int:
