@@ -1,4 +1,4 @@
-"""The tables of docs/how_far_it_goes.md, made of the figures that `python -m tests.scale --json` wrote.
+"""The tables of docs/how-far-it-goes.md, made of the figures that `python -m tests.scale --json` wrote.
 
 python -m tests.scale.page
 """

@@ -124,7 +124,7 @@ def test_the_command_runs_every_part_and_prints_it() -> None:
 
 
 def test_the_page_has_the_figures_of_the_committed_run() -> None:
-    page = (FIGURES.parents[1] / "how_far_it_goes.md").read_text(encoding="utf-8")
+    page = (FIGURES.parents[1] / "how-far-it-goes.md").read_text(encoding="utf-8")
     made = tables(json.loads(FIGURES.read_text(encoding="utf-8")))
 
     assert {name for name, text in made.items() if text not in page} == set()
@@ -132,7 +132,7 @@ def test_the_page_has_the_figures_of_the_committed_run() -> None:
 
 def test_other_pages_repeat_the_figures_of_a_scrape() -> None:
     docs = FIGURES.parents[1]
-    page = (docs / "how_far_it_goes.md").read_text(encoding="utf-8")
+    page = (docs / "how-far-it-goes.md").read_text(encoding="utf-8")
     (row,) = (line for line in page.splitlines() if line.startswith("| a scrape, with its status |"))
     _, _, _, of_10_000, of_50_000, *_ = (cell.strip() for cell in row.split("|"))
 
