@@ -38,6 +38,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from lowmark.integration.errors import LateRowsNotWritten
 from lowmark.integration.process.arrow_files import file_system
+from lowmark.sources.garbage import spare_imports
 from lowmark.watermark.printable import in_one_line
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
@@ -96,6 +97,7 @@ class LateFileWriter:
                 self._replace(name, first, rows)
             except (OSError, ValueError, pa.ArrowException) as failed:
                 raise LateRowsNotWritten(self.stream, str(batch_id), self.folder, in_one_line(failed)) from failed
+        spare_imports()
         yield from ()
 
     def _replace(self, name: str, first: pa.RecordBatch | None, others: Iterable[pa.RecordBatch]) -> None:

@@ -10,12 +10,10 @@ One file, because a consumer returns records, ends and errors of all ranges by t
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
@@ -23,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, SplitsAddition
+from lowmark.sources.garbage import collecting_nothing
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark.printable import counted
 
@@ -463,18 +462,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         )  # fmt: skip
         spent = self._now_seconds() - self._moved_seconds
         return KafkaUnavailable(self._settings.place, what, spent, self._settings.redact(cause), hint)
-
-
-@contextmanager
-def collecting_nothing() -> Iterator[None]:
-    """Turn the cycle collector off, because records have no cycles and collecting takes a tenth of the time."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _absent(each: _Range, topic: Topic | None) -> str | None:

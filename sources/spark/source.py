@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 from lowmark.sources.api import InputStatus, Source, SourceEvent, SourceReader, SplitRows
 from lowmark.sources.closing import closed_on_error
+from lowmark.sources.garbage import spare_imports
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
 from lowmark.sources.planning.options import PlanOptions
@@ -272,6 +273,7 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield self._shaped(rows)
             if recording is not None:
                 recording.end()
+        spare_imports()
 
     def _shaped(self, rows: SplitRows) -> pa.RecordBatch:
         columns = rows.rows.columns
