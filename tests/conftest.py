@@ -26,7 +26,7 @@ from tests.servers.kinesis import KINESIS_ACCESS, Kinesis, kinesis_server
 from tests.servers.local import jars, require_binary, require_jars, require_java, wait_until
 from tests.servers.pravega import Pravega, pravega_server
 from tests.servers.python_forks import python_forks
-from tests.sparks import WITHOUT_CHECKSUMS, WITHOUT_CODEGEN, YOUNG_OBJECTS
+from tests.sparks import WITHOUT_CODEGEN, YOUNG_OBJECTS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -155,7 +155,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.streaming.stopTimeout": "60s",
         # With more partitions than Spark's default of 64, Spark creates every consumer anew in every batch.
         "spark.kafka.consumer.cache.capacity": "256",
-        **WITHOUT_CHECKSUMS,
+        **class_archive.local_files(checksums=False),
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
     }
     with python_forks(folder) as program:

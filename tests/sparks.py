@@ -35,26 +35,21 @@ Hadoop's local file system asks `readlink`, a process, four times before Spark's
 file: a hundred processes a second, and a fifth of a test's time. A query that waits for rows looks for them every 10 ms
 by default, which takes a third of a core while a test waits for something else.
 """
-WITHOUT_CHECKSUMS = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
-"""A setting of the session that all tests share, which takes a fifth of the processor time from its queries.
-
-With checksums, Hadoop starts `chmod` for each file and for the file of its checksum, a hundred processes in a test.
-"""
 WITHOUT_CODEGEN = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Settings of that session: Spark interprets its plans, because compiling takes an eighth of the processor time.
+"""Settings of the shared session: Spark interprets its plans, because compiling takes an eighth of the processor time.
 
 A query of a test reads a few rows. Sessions of their own compile as by default: those of other versions
 (`version_app`), of Spark Connect, of the README's program, of most kills, and of benchmarks.
 """
 YOUNG_OBJECTS = "-Xms1g -Xmn640m"
-"""An option of the JVM of that session: five times as much room for new objects as by default.
+"""An option of the JVM of the shared session: five times as much room for new objects as by default.
 
 The JVM collects garbage more seldom, and takes a tenth less processor time.
 """
-CHECKSUMS = {"fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem", "fs.file.impl.disable.cache": "true"}
-"""Settings of queries of that session that keep checksums beside the files of their checkpoints, as by default."""
+CHECKSUMS = {"fs.file.impl": "lowmark.tests.LocalFiles", "fs.file.impl.disable.cache": "true"}
+"""Settings of queries of the shared session that keep checksums beside files of their checkpoints, as by default."""
 IN_ROCKSDB_HERE = {**IN_ROCKSDB, **CHECKSUMS}
-"""Settings of queries of that session with their state in RocksDB, which needs the checksums."""
+"""Settings of queries of the shared session with their state in RocksDB, which needs the checksums."""
 CONNECTOR_FAULT = 'the return value of "scala.Option.get()" is null'
 """The error of a query on Spark's Kafka connector 4.1 that reports a batch for the second time (SPARK-55271).
 

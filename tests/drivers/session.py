@@ -21,5 +21,5 @@ def driver_session(folder: Path, settings: Mapping[str, str], *, master: str = "
 
     clean_environment()
     os.environ["SPARK_HOME"] = str(class_archive.home())
-    small = session_settings(folder) | {"spark.sql.shuffle.partitions": "1"}
+    small = session_settings(folder) | class_archive.local_files() | {"spark.sql.shuffle.partitions": "1"}
     return SparkSession.builder.master(master).config(map={**small, **settings}).getOrCreate()

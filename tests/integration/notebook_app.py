@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from tests.drivers.session import driver_session
 from tests.integration.feed import Feed
-from tests.sparks import WITHOUT_CHECKSUMS, WITHOUT_CODEGEN
+from tests.servers import class_archive
+from tests.sparks import WITHOUT_CODEGEN
 
 SERVICE = """
 from lowmark import LowWatermarkService, WatermarkStrategy, ship
@@ -47,7 +48,7 @@ def shown(shell: Any, cell: str) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    spark = driver_session(folder, {**WITHOUT_CODEGEN, **WITHOUT_CHECKSUMS})
+    spark = driver_session(folder, {**WITHOUT_CODEGEN, **class_archive.local_files(checksums=False)})
     shell: Any = InteractiveShell.instance()
     shell.history_manager.enabled = False
     shell.push({"spark": spark, "feed": Feed(spark, folder / "feed"), "checkpoint": str(folder / "checkpoint")})

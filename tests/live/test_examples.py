@@ -20,10 +20,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.servers import last_will
+from tests.servers import class_archive, last_will
 from tests.servers.kafka import Broker, Record
 from tests.servers.local import ROOT, jars, require_jars, require_java, tail, wait_until
-from tests.sparks import WITHOUT_CHECKSUMS, WITHOUT_CODEGEN
+from tests.sparks import WITHOUT_CODEGEN
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -85,7 +85,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
         # The partitions of the snapshot of Delta's log, 50 by default; its checkpoint after two commits, 10 by default.
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.databricks.delta.properties.defaults.checkpointInterval": "2",
-        **WITHOUT_CHECKSUMS,
+        **class_archive.local_files(checksums=False),
         **WITHOUT_CODEGEN,
     }
     conf = " ".join(f"--conf {name}={value}" for name, value in settings.items())

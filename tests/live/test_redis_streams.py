@@ -17,10 +17,10 @@ from lowmark.sources import SourceBroken, SourceSplit, SourceUnavailable, check_
 from lowmark.sources.reading.slices import read_slices
 
 from examples.redis_streams import RedisStreams, entry_of, position_of
-from tests.servers import last_will
+from tests.servers import class_archive, last_will
 from tests.servers.local import ROOT, require_java, wait_until
 from tests.servers.redis import RedisServer, redis_server
-from tests.sparks import WITHOUT_CHECKSUMS, WITHOUT_CODEGEN
+from tests.sparks import WITHOUT_CODEGEN
 
 NOW_MS = 1_700_000_040_000  # a full minute
 MINUTE_MS = 60_000
@@ -136,8 +136,14 @@ def command(server: RedisServer, out: Path, rows_per_batch: int) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    conf = "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=1 --conf spark.driver.host=127.0.0.1"
-    conf += "".join(f" --conf {name}={value}" for name, value in {**WITHOUT_CHECKSUMS, **WITHOUT_CODEGEN}.items())
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.driver.host": "127.0.0.1",
+        **class_archive.local_files(checksums=False),
+        **WITHOUT_CODEGEN,
+    }
+    conf = " ".join(f"--conf {name}={value}" for name, value in settings.items())
     return {**os.environ, "PYSPARK_SUBMIT_ARGS": f"--master local[2] {conf} pyspark-shell"}
 
 

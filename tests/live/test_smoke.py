@@ -74,13 +74,14 @@ def test_prometheus_answers_and_scrapes_itself(tmp_path: Path, prometheus_binary
 
 
 def test_an_archive_older_than_sparks_jars_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jars = tmp_path / "spark-home" / "jars"
-    jars.mkdir(parents=True)
-    monkeypatch.setattr(class_archive, "home", lambda: jars.parent)
+    jar = tmp_path / "spark-home" / "jars" / "spark.jar"
+    jar.parent.mkdir(parents=True)
+    jar.touch()
+    monkeypatch.setattr(class_archive, "home", lambda: jar.parents[1])
     assert not class_archive.is_current(), "no archive exists"
     class_archive.archive().touch()
-    for jars_ns, current in ((1, True), (time.time_ns() + 10**12, False)):
-        os.utime(jars, ns=(jars_ns, jars_ns))
+    for jar_ns, current in ((1, True), (time.time_ns() + 10**12, False)):
+        os.utime(jar, ns=(jar_ns, jar_ns))
         assert class_archive.is_current() == current
 
 
