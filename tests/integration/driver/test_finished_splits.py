@@ -13,6 +13,7 @@ from lowmark.watermark import SplitState
 from lowmark.watermark.splits.stream import SplitWatermarks
 
 from tests.integration.driver.passing import Folder, Passing, calls_of, name_of
+from tests.servers.local import wait_until
 
 FILES = 40  # files of a batch
 REMEMBERED = 200
@@ -101,6 +102,29 @@ def test_splits_that_ended_in_a_state_from_before_are_forgotten(open_queries: Ex
 
     assert again.read == [name_of(1_000)]
     assert len(again.run.watermarks.splits) <= FINISHED_KEPT
+
+
+def test_splits_of_an_input_that_is_over_end_after_a_restart_if_their_last_report_was_lost(
+    open_queries: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No later batch has rows, so nobody else would tell that no newer row of these splits comes."""
+    folder = Folder(remember=REMEMBERED, listed=10)
+    folder.bounded = True
+    folder.add(3)
+    query = open_queries.enter_context(closing(Passing(folder)))
+    monkeypatch.setattr(query.run, "report", lambda *_, **__: None)  # the driver is killed right after the commit
+    query.batch()
+    assert query.run.watermarks.states[SplitState.FINISHED] == 0
+    again = open_queries.enter_context(closing(Passing(folder, at=query.at.to_json(), state=query.run.state())))
+
+    def over() -> bool:
+        again.batch()
+        return again.run.watermarks.states[SplitState.FINISHED] == 3
+
+    wait_until(over, "all splits have ended")
+    at = again.at
+    again.batch()
+    assert (again.at, again.read) == (at, []), "one batch without rows, and no more"
 
 
 def test_the_state_is_encoded_once_an_epoch(open_queries: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
