@@ -277,8 +277,8 @@ class BatchPlanner(Generic[SplitT]):
         input, because a kill may have kept from the peer that the last splits ended.
         """
         new = candidates.keys() - present.live.keys()
-        over = present.at.checkpoint > 0 and not candidates and present.enumeration.slots.complete
-        unheard = (guidance.hold or over) and present.at.token != self._token
+        over = self._peer is not None and not candidates and present.enumeration.slots.complete
+        unheard = (guidance.hold or (over and present.at.checkpoint > 0)) and present.at.token != self._token
         return bool(new) or unheard or any(cut.stop > cut.start or cut.finished for cut in plan.slices.values())
 
     def _write(
