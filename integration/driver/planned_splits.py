@@ -16,6 +16,7 @@ from lowmark.sources.metric_group import added_up
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitId
+from lowmark.watermark.moment import none_first
 from lowmark.watermark.splits.events import (
     BatchPlanned,
     Event,
@@ -189,14 +190,21 @@ class PlannedSplits(Splits):
         yield from self._forget_finished()
 
     def _forget_finished(self) -> Iterator[Event]:
-        """Forget the oldest finished splits, whose rows are committed; the newest may still get children."""
-        forgotten = tuple(islice(self._finished, max(0, len(self._finished) - FINISHED_KEPT)))
+        """Forget the oldest finished splits, whose rows are committed; the newest may still get children.
+
+        The furthest one stays, because its watermark stands at the end of the input, also after a restart.
+        """
+        too_many = len(self._finished) - FINISHED_KEPT
+        if too_many <= 0:
+            return
+        own_us = {split: us for split, _, us in self.watermarks.standings() if split in self._finished}
+        furthest = max(own_us, key=lambda split: none_first(own_us[split]))
+        forgotten = tuple(split for split in islice(self._finished, too_many + 1) if split != furthest)[:too_many]
         for split in forgotten:
             assert isinstance(split, int), "ids of a source's splits are made of their names"
             del self._finished[split]
             self.stream.names.pop(split, None)
-        if forgotten:
-            yield SplitsRemoved(forgotten)
+        yield SplitsRemoved(forgotten)
 
     def _id(self, name: str) -> int:
         split = self.stream.key.split_id((name,))

@@ -121,8 +121,11 @@ class Reports:
         return self._runs.markings.pop(name)
 
     def keep_last(self, run: StreamRun) -> None:
-        """Leave the last report of a running run, if its splits are known by their rows alone."""
-        if run.stream.finds_splits:
+        """Leave the last report of a running run, if later rows would not make good that it is lost.
+
+        A split that only its rows name would stay unknown, and an input with an end may have no later row.
+        """
+        if run.stream.finds_splits or run.splits.complete:
             self.farewells.keep(self._runs.queries.get(run.run_id), run)
 
     def leave_last(self, run: StreamRun) -> None:

@@ -273,10 +273,12 @@ class BatchPlanner(Generic[SplitT]):
         """Whether the plan is worth a batch: it has rows, the end of a split, or a split that is in no offset yet.
 
         While the peer waits to hear of this planner, even an empty first plan is worth a batch, because the peer learns
-        from the offset of a batch which query this planner belongs to.
+        from the offset of a batch which query this planner belongs to. The same holds after a restart at the end of the
+        input, because a kill may have kept from the peer that the last splits ended.
         """
         new = candidates.keys() - present.live.keys()
-        unheard = guidance.hold and present.at.token != self._token
+        over = self._peer is not None and not candidates and present.enumeration.slots.complete
+        unheard = (guidance.hold or (over and present.at.checkpoint > 0)) and present.at.token != self._token
         return bool(new) or unheard or any(cut.stop > cut.start or cut.finished for cut in plan.slices.values())
 
     def _write(

@@ -37,7 +37,6 @@ class Definition:
     watermark_us: dict[int, int] = field(default_factory=dict)
     regressions: int = 0
     ended: bool = False
-    removed_us: list[int] = field(default_factory=list)  # watermarks of removed splits that had finished
 
     def report(self, split: int, watermark_us: int) -> None:
         own_us = self.watermark_us.get(split, watermark_us)
@@ -81,7 +80,7 @@ class Definition:
         if holder is not None:
             return self.watermark_us.get(holder[1])
         if not idle:  # every split is finished
-            return max([*self.watermark_us.values(), *self.removed_us], default=None) if self.ended else None
+            return max(self.watermark_us.values(), default=None) if self.ended else None
         if self.policy is AllIdle.ADVANCE:
             return (now_us - 7) // 1_000 * 1_000
         known_us = [self.watermark_us[split] for split in idle if split in self.watermark_us]
@@ -159,11 +158,8 @@ class CoalescerIsItsDefinition(RuleBasedStateMachine):
     @rule(split=numbers)
     def remove(self, split: int) -> None:
         known = split in self.definition.state
-        state = self.definition.state.pop(split, None)
-        watermark_us = self.definition.watermark_us.pop(split, None)
-        if state is FINISHED and watermark_us is not None:
-            self.definition.removed_us.append(watermark_us)
-
+        self.definition.state.pop(split, None)
+        self.definition.watermark_us.pop(split, None)
         assert known == self.coalescer.remove(split)
 
     @rule(now_us=watermarks_us)

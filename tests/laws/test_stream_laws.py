@@ -115,7 +115,6 @@ class Definition:
     delivered_us: int | None = None  # when the newest delivery was planned
     stirred_us: int | None = None  # when a split was last heard, discovered or resumed
     ended: bool = False  # whether no split will be added
-    removed_us: list[int | None] = field(default_factory=list)  # watermarks of removed splits that had finished
 
     @property
     def timeout_us(self) -> int | None:
@@ -296,9 +295,7 @@ class Definition:
             if name in child.parents and at_us is not None:
                 child.parents.discard(name)
                 child.left_us.append(at_us)
-        split = self.splits.pop(name, None)
-        if split is not None and split.state is FINISHED:
-            self.removed_us.append(split.watermark_us)
+        self.splits.pop(name, None)
 
     def stands_at_us(self, name: str) -> int | None:
         """The split's own watermark, or for a silent child the minimum of its parents' values."""
@@ -322,7 +319,7 @@ class Definition:
         if idle and self.strategy.all_idle is AllIdle.ADVANCE:
             read_us = self.read_until_us
             return None if read_us is None else (read_us - DELAY_US) // 1_000 * 1_000
-        finished = [*(split.watermark_us for split in self.splits.values()), *self.removed_us]
+        finished = [split.watermark_us for split in self.splits.values()]
         return max((value for value in finished if value is not None), default=None) if self.ended else None
 
 
@@ -525,7 +522,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         assert (states, low_us) == (self.states(), self.watermarks.low_watermark_us)
         self.definition.batches, self.definition.rows, self.definition.read_until_us = [], 0, None
         self.definition.flow, self.definition.delivered_us, self.definition.stirred_us = set(), None, self.now_us
-        self.definition.ended, self.definition.removed_us = False, []  # a reader says again that its query ends
+        self.definition.ended = False  # a reader says again that its query ends
         if not self.definition.splits:
             self.definition.began_us = None  # the age is kept only if the snapshot has splits
         for split in self.definition.splits.values():

@@ -76,7 +76,6 @@ class Coalescer:
         """How many splits are in each state; every state is there."""
 
         self._ended = False  # whether no split will be added any more
-        self._removed_us: int | None = None  # the largest watermark of removed splits that had finished
         self._found = False  # whether the next three are up to date
         self._aside_low_us: int | None = None  # the low watermark of idle splits only, or of finished splits only
         self._lowest_us = 0  # the smallest watermark that counts, if a row has it
@@ -229,8 +228,6 @@ class Coalescer:
         row = self._row_of.get(split)
         if row is None:
             return False
-        if self._state[row] is SplitState.FINISHED:
-            self._removed_us = max(self._removed_us, self._aside_us[row], key=none_first)
         self._enter(row, SplitState.FINISHED)  # it leaves the minimum
         self.states[SplitState.FINISHED] -= 1
         last = len(self._ids) - 1
@@ -299,7 +296,7 @@ class Coalescer:
         if not self._ended or self.states[SplitState.FINISHED] < len(self._ids):
             return None
         # Splits that finish one after the other, the furthest behind first, leave the largest watermark.
-        return max((*self._aside_us, self._removed_us), key=none_first)
+        return max(self._aside_us, key=none_first, default=None)
 
     def _smallest_id(self, rows: npt.NDArray[np.intp]) -> int | None:
         if self._lowest_us == _IDENTITY:

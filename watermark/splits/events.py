@@ -226,7 +226,8 @@ class SplitsResumed:
 class SplitsRemoved:
     """Forget these splits, usually finished, because their ids will not come again. Unknown splits are ignored.
 
-    Silent children keep the watermark that they inherited from them. If an id comes again all the same, it is a new
+    Silent children keep the watermark that they inherited from them. At the end of the input only the splits that were
+    not removed count, so that a restart changes nothing. If an id comes again all the same, it is a new
     split: PENDING, and reported as returned late if it comes in below the low watermark.
     """
 

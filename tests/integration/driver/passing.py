@@ -78,7 +78,7 @@ class Folder(SimpleSource[SourceSplit]):
         self, context: SplitEnumeratorContext[SourceSplit], state: DiscoveredSplits[SourceSplit]
     ) -> SplitEnumerator[SourceSplit, DiscoveredSplits[SourceSplit]]:
         self.enumerator = DiscoveringEnumerator(
-            context, self.discover, period_seconds=None, known=state, source="folder",
+            context, self.discover, period_seconds=None, bounded=self.bounded, known=state, source="folder",
             stamp_of=lambda split: number_of(split.split_id), remember=self.remember,
         )  # fmt: skip
         return self.enumerator

@@ -12,7 +12,8 @@ from lowmark.integration.driver.stream import Stream
 from lowmark.watermark import SplitState
 from lowmark.watermark.splits.stream import SplitWatermarks
 
-from tests.integration.driver.passing import Folder, Passing, calls_of, name_of
+from tests.integration.driver.passing import ROWS, SECOND, Folder, Passing, calls_of, name_of
+from tests.servers.local import wait_until
 
 FILES = 40  # files of a batch
 REMEMBERED = 200
@@ -101,6 +102,51 @@ def test_splits_that_ended_in_a_state_from_before_are_forgotten(open_queries: Ex
 
     assert again.read == [name_of(1_000)]
     assert len(again.run.watermarks.splits) <= FINISHED_KEPT
+
+
+def test_the_largest_watermark_of_splits_that_ended_stands_in_the_end_also_after_a_restart(
+    open_queries: ExitStack,
+) -> None:
+    """The file of the furthest device may be read first, and its last windows wait for the end of the run."""
+    folder = Folder(remember=REMEMBERED, listed=10_000)
+    folder.add(1)
+    folder.there.append(furthest := 5_000)
+    query = open_queries.enter_context(closing(Passing(folder)))
+    query.batch()
+    folder.add(FINISHED_KEPT + 50)
+    query.look()
+    query.batch()
+    assert len(query.run.watermarks.splits) == FINISHED_KEPT
+    folder.add(1)
+    again = open_queries.enter_context(closing(Passing(folder, at=query.at.to_json(), state=query.run.state())))
+    again.run.splits.ends = True  # Trigger.AvailableNow
+    again.batch()
+
+    assert len(again.read) == 1
+    assert again.run.low_watermark_us == ((furthest + 1) * ROWS - 1) * SECOND - 1_000
+
+
+def test_splits_of_an_input_that_is_over_end_after_a_restart_if_their_last_report_was_lost(
+    open_queries: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No later batch has rows, so nobody else would tell that no newer row of these splits comes."""
+    folder = Folder(remember=REMEMBERED, listed=10)
+    folder.bounded = True
+    folder.add(3)
+    query = open_queries.enter_context(closing(Passing(folder)))
+    monkeypatch.setattr(query.run, "report", lambda *_, **__: None)  # the driver is killed right after the commit
+    query.batch()
+    assert query.run.watermarks.states[SplitState.FINISHED] == 0
+    again = open_queries.enter_context(closing(Passing(folder, at=query.at.to_json(), state=query.run.state())))
+
+    def over() -> bool:
+        again.batch()
+        return again.run.watermarks.states[SplitState.FINISHED] == 3
+
+    wait_until(over, "all splits have ended")
+    at = again.at
+    again.batch()
+    assert (again.at, again.read) == (at, []), "one batch without rows, and no more"
 
 
 def test_the_state_is_encoded_once_an_epoch(open_queries: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:

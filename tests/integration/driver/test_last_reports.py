@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.driver.audited import Audits
+from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
@@ -23,6 +24,7 @@ from lowmark.integration.transport.accumulated import BatchTrack, Tracks
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.split_key import SplitKey
+from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
@@ -251,6 +253,23 @@ def test_a_report_that_spark_brings_is_left_also_where_no_split_is_new(
     driver.desks.reports.farewells.close()  # waits until the report is left
 
     assert [left.batch_id for left in checkpoint.left.values()] == [1]
+
+
+def test_the_report_of_an_input_with_an_end_is_left_because_no_row_comes_that_would_make_it_good(
+    checkpoint: Checkpoint,
+) -> None:
+    driver = Driver(checkpoint, reads=True)
+    batch_id = driver.plan()
+    planner = KnownPlanner("s", run_token=driver.token)
+    planner.keep(Planned(1, {"a": ()}, complete=True))
+    driver.run.splits.planner = planner
+    driver.commit(batch_id, a=20)
+    driver.hear()
+    driver.desks.reports.farewells.close()
+
+    again = Driver(checkpoint, reads=True)  # the driver was killed before the next heartbeat
+    again.ask()
+    assert again.run.low_watermark_us == 20 * SECOND
 
 
 @pytest.mark.parametrize("over", [Driver.stop_service, Driver.end])

@@ -190,13 +190,11 @@ def test_one_split_that_is_not_idle_is_enough_not_to_be_all_idle(state: SplitSta
 def test_when_all_are_finished_at_the_end_the_largest_watermark_stands_in_any_order(
     order: str, policy: AllIdle
 ) -> None:
-    """A split may be forgotten once it is finished."""
     coalescer = coalescer_of(policy, a=2_000, b=5_000, c=9_000)
     assert coalescer.advance() == 2_000
     for split in order:
         coalescer.signal(split, Signal.FINISH)
     assert coalescer.advance() is None, "the next split may be older"
-    coalescer.remove("c")
     coalescer.end()
 
     assert (coalescer.all_idle, coalescer.advance(now_us=99_000), coalescer.holder) == (False, 9_000, None)
