@@ -307,3 +307,30 @@ def test_the_look_at_a_shard_that_is_not_read_does_not_grow() -> None:
         now[0] += 1
         planner.latest([rest])
         assert [look.ahead[0].sequence, look.ahead[-1].sequence] == [100, 599], "it looks on when the shard is read"
+
+
+@pytest.mark.parametrize("size_bytes", [50_000, 1_000_000])
+def test_a_look_at_large_records_takes_some_seconds(size_bytes: int) -> None:
+    """It read 500 records, however large: at 2 MB a second for minutes, and the query gave up in the middle."""
+    apart_ms = size_bytes // 1_000  # a shard takes 1 MB a second
+    service = Service(busy=[(n, NOW_MS - HOUR_MS + n * apart_ms) for n in range(2_000)])
+    page_of, answers_bytes = service.records, [0]
+
+    def records(stream: str, shard: str, iterator: str, limit: int, **options: Any) -> Page:
+        page = page_of(stream, shard, iterator, min(limit, 10_000_000 // size_bytes), **options)
+        for record in page.records:
+            record["Data"] = b"x" * size_bytes
+        answers_bytes[-1] += len(page.records) * size_bytes
+        return page
+
+    service.records = records  # type: ignore[method-assign]
+    split, now = split_of("busy"), [0.0]
+    with planner_of(service, now_seconds=lambda: now[0]) as planner:
+        for now[0] in range(5):
+            end = planner.latest([split])["orders/busy"]
+            stop = planner.after_rows(split, 100, end)
+            assert split.start < stop < end.position
+            [(_, split)] = planner.cut([(split, stop)])
+            answers_bytes.append(0)
+    assert max(answers_bytes) < 40_000_000, "the first look does not know yet how large records are"
+    assert max(answers_bytes[1:]) < 10_000_000
