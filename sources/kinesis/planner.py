@@ -30,6 +30,8 @@ MARGIN_MS = 2_000
 """How long after a time the time counts as over in a shard without later arrivals: the largest error of the service's
 times."""
 RETENTION_SECONDS = 300.0
+LOOKED_MS = 3_600_000
+"""How old the last look in an offset may be: after a restart only the offset shows that somebody has looked."""
 
 
 class KinesisPlanner(AskingPlanner[KinesisSplit]):
@@ -239,8 +241,14 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         elif split.stop is not None:
             position = split.stop
         position = max(position, split.start)
+        if position == split.start and not finished and split.stop is None and self._is_old(split, look):
+            position += 1  # a batch without rows takes the time of the look into an offset
         rows = 0 if position == split.start else look.rows_before(position)
         return SplitEnd(position, rows=rows, size_bytes=look.bytes_before(position), finished=finished)
+
+    @staticmethod
+    def _is_old(split: KinesisSplit, look: ShardLook) -> bool:
+        return look.at_tip and 0 < split.looked_ms < look.looked_ms - LOOKED_MS
 
     def _check_failures(self, failures: Mapping[str, KinesisUnavailable], asked: int) -> None:
         if not failures:

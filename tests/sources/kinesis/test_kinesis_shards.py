@@ -334,3 +334,22 @@ def test_a_look_at_large_records_takes_some_seconds(size_bytes: int) -> None:
             answers_bytes.append(0)
     assert max(answers_bytes) < 40_000_000, "the first look does not know yet how large records are"
     assert max(answers_bytes[1:]) < 10_000_000
+
+
+def test_a_query_that_looked_at_a_silent_shard_for_days_lost_nothing() -> None:
+    """Without a record there was no offset either, so a restart after a weekend found that nobody had looked."""
+    service, split, now = Service(silent=[(1, NOW_MS - 1)]), split_of("silent"), [0.0]
+    parts: list[KinesisSplit] = []
+    service.now_ms = lambda: NOW_MS + round(now[0] * 1_000)  # type: ignore[method-assign]
+    for _ in range(2):
+        with planner_of(service, now_seconds=lambda: now[0]) as planner:
+            for _ in range(60 * 4):
+                now[0] += 900.0
+                limits = SliceLimits(now_us=service.now_ms() * 1_000)
+                stop = plan_slices(planner, [split], limits, previous_time_us=None).slices["orders/silent"].stop
+                if stop > split.start:
+                    [(part, split)] = planner.cut([(split, stop)])
+                    parts.append(part)
+        service.records_of["silent"] = []  # it has expired
+    assert {(part.cursor, part.until) for part in parts[1:]} == {(after(1), after(1))}
+    assert len(parts) <= 120, "one an hour"
