@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from lowmark.sources.api import SplitEnd
 from lowmark.sources.kit.asking_planner import AskingPlanner
@@ -32,6 +34,23 @@ times."""
 RETENTION_SECONDS = 300.0
 LOOKED_MS = 3_600_000
 """How old the last look in an offset may be: after a restart only the offset shows that somebody has looked."""
+
+
+@dataclass(slots=True)
+class _ShardList:
+    """The shards of a stream, listed once for all of its shards that have ended."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    by_id: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    children: dict[str, frozenset[str]] = field(default_factory=dict)  # of each parent
+
+    def take(self, shards: Sequence[Mapping[str, Any]]) -> None:
+        children: dict[str, set[str]] = {}
+        for shard in shards:
+            for parent in parents_of(shard):
+                children.setdefault(parent, set()).add(str(shard["ShardId"]))
+        self.children = {parent: frozenset(names) for parent, names in children.items()}
+        self.by_id = {str(shard["ShardId"]): shard for shard in shards}
 
 
 class KinesisPlanner(AskingPlanner[KinesisSplit]):
@@ -74,6 +93,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         self._disorder_us, self._subscribes = max(disorder_us, 1_000), subscribes
         self._looks: dict[str, ShardLook] = {}
         self._children: dict[str, frozenset[str]] = {}  # closed split -> its children
+        self._lists: dict[str, _ShardList] = {}  # by stream, of the present question
         self._retention: dict[str, tuple[float, int]] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lowmark-kinesis")
         self.metrics.gauge("throttled_requests", lambda: self._client.throttled)
@@ -111,6 +131,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         A look that hangs delays only its own shard, which is asked again after the look has ended.
         """
         self._asking = {name: look for name, look in self._asking.items() if not look.done()}
+        self._lists = {}
         looks = {
             split.split_id: self._asking.get(split.split_id) or self._threads.submit(self._look, split)
             for split in splits
@@ -217,11 +238,13 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
 
         The list may be older than the end of the shard; then the next look reads the end of the shard again.
         """
-        shards = self._client.shards(split.stream)
-        own = next((shard for shard in shards if shard["ShardId"] == split.shard), None)
-        children = {str(shard["ShardId"]) for shard in shards if split.shard in parents_of(shard)}
+        listed = self._lists.setdefault(split.stream, _ShardList())
+        with listed.lock:
+            if not listed.by_id:
+                listed.take(self._client.shards(split.stream))
+        own, children = listed.by_id.get(split.shard), listed.children.get(split.shard, frozenset())
         if own is not None:  # else the shard has expired, and its children may have expired, too
-            children |= look.children
+            children = children | look.children
             if not children and not own["SequenceNumberRange"].get("EndingSequenceNumber"):
                 look.closed = False
                 return

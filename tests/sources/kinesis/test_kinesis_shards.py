@@ -353,3 +353,25 @@ def test_a_query_that_looked_at_a_silent_shard_for_days_lost_nothing() -> None:
         service.records_of["silent"] = []  # it has expired
     assert {(part.cursor, part.until) for part in parts[1:]} == {(after(1), after(1))}
     assert len(parts) <= 120, "one an hour"
+
+
+def test_a_stream_whose_shards_have_all_been_split_is_listed_once_a_plan() -> None:
+    """Each of a thousand shards that had ended listed all shards again, with every plan until the children came."""
+    names = [f"p{n}" for n in range(50)]
+    service, lists = Service(**{name: [] for name in names}), list[str]()
+    service.closed = set(names)
+    service.listed = [listed(name, closed=True) for name in names]
+    service.listed += [listed(f"c{name}", parent=name) for name in names]
+
+    def listing(stream: str) -> list[dict[str, Any]]:
+        lists.append(stream)
+        return service.listed
+
+    service.shards = listing  # type: ignore[method-assign]
+    with planner_of(service) as planner:
+        for _ in range(2):
+            assert not any(end.finished for end in planner.latest([split_of(name) for name in names]).values())
+        assert lists == ["orders"] * 2
+        family = [split_of(name) for name in (*names, *(f"c{name}" for name in names))]
+        service.records_of |= {f"c{name}": [] for name in names}
+        assert sum(end.finished for end in planner.latest(family).values()) == 50
