@@ -53,6 +53,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         noted_unit_us: unit of the times that writers note, so that segments are read only up to the newest of them;
             None: noted times are not read.
         retention: is told the read positions; None: no retention.
+        subscribes: whether a stream of that name shall still be read.
         client: makes the client, on first use.
     """
 
@@ -64,6 +65,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         noted_unit_us: int | None = None,
         go_on: bool,
         retention: Retention | None = None,
+        subscribes: Callable[[str], bool] = lambda _: True,
         client: Callable[[], PravegaClient],
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -74,7 +76,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         self._windows: dict[str, MarkWindow] = {}  # by stream
         self._standing: dict[str, PravegaSplit] = {}  # splits at their present starts
         self._silence_told = False
-        self._retention = retention
+        self._retention, self._subscribes = retention, subscribes
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._indexes: dict[str, SegmentIndex] = {}
         self._opened: dict[str, SegmentBytes] = {}  # open segments, each at the end of its index
@@ -89,6 +91,10 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         Segments without an answer are missing; after `give_up_seconds` without an answer there is an error. Raises
         PravegaDataLost, PravegaStreamMissing, PravegaAccessDenied, PravegaUnavailable.
         """
+        dropped = self._drop_unsubscribed(splits, lambda split: self._subscribes(split.stream), "from start= on")
+        return {**dropped, **self._latest([split for split in splits if split.split_id not in dropped])}
+
+    def _latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         if not splits:
             return {}
         if self._retention is not None:

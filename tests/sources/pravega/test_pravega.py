@@ -57,6 +57,7 @@ from lowmark.sources.pravega.segment_bytes import Truncated
 from lowmark.sources.pravega.settings import PravegaSettings
 from lowmark.sources.reading.slices import read_slices
 from lowmark.sources.slicing import SliceLimits, plan_slices
+from lowmark.sources.testing import ManualEnumeratorContext
 
 GIVEN: dict[str, Any] = {"controller": "tcp://pravega:9090", "scope": "shop", "streams": ["orders"]}
 
@@ -464,6 +465,24 @@ def test_a_restart_takes_no_stream_that_was_sealed_before_the_start_for_a_new_on
     assert not again()
     client.there = ["orders", "returns"]
     assert {split.split_id: split.start for split in again()} == {"returns/0.#epoch.0": 0, "returns/1.#epoch.1": 0}
+
+
+def test_a_stream_that_is_left_out_is_read_no_further_and_again_when_it_is_named_again() -> None:
+    """It was read on until it scaled. Nobody looked for the successors then, so it held the watermark for ever."""
+    client = Halves(
+        {("orders", 0): SegmentState(0, 900, sealed=False), ("returns", 0): SegmentState(0, 900, sealed=True)}
+    )
+    streams = Streams({"orders": "orders"})
+    planner = Uncounted(client.settings, event_time=None, go_on=False, client=lambda: client, subscribes=streams.wants)
+    ends = planner.latest([split_of("orders", 0, 100), split_of("returns", 0, 200)])
+    assert {name: (end.position, end.finished) for name, end in ends.items()} == {
+        "orders/0.#epoch.0": (900, False),
+        "returns/0.#epoch.0": (200, True),
+    }
+    state = DiscoveredSplits[PravegaSplit](discovered=True, assigned=("orders/0.#epoch.0", "returns/0.#epoch.0"))
+    source = PravegaSource(controller="tcp://h:9090", scope="shop", streams=["orders"])
+    restored = source.restore_enumerator(ManualEnumeratorContext[PravegaSplit](), state)
+    assert restored.snapshot_state(1).assigned == ("orders/0.#epoch.0",)
 
 
 def test_a_sealed_stream_that_is_deleted_while_its_tail_is_looked_up_is_not_there() -> None:
