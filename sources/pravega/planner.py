@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 import numpy as np
 from lowmark.sources.api import EARLIEST_US, SplitEnd
@@ -35,6 +36,8 @@ PATIENCE_SECONDS = 2.0
 """How long one plan waits for segment stores; the next plan asks again."""
 EXACT_BYTES = 64 << 10
 """Up to this size, bytes are read to count their events instead of estimating the number."""
+LAST_MARK_SECONDS = 30.0
+"""How long after a stream was sealed its last mark may come: some of Pravega's intervals."""
 READERS = 4
 
 
@@ -75,6 +78,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         self._notes: dict[str, SegmentNotes] = {}
         self._windows: dict[str, MarkWindow] = {}  # by stream
         self._standing: dict[str, PravegaSplit] = {}  # splits at their present starts
+        self._open_seconds: dict[str, float] = {}  # when a segment with notes was last seen open
         self._silence_told = False
         self._retention, self._subscribes = retention, subscribes
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
@@ -211,7 +215,8 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         self._heads[split.split_id] = state.head
         if state.head > start:
             self._loss.found(split, start, state.head)
-        tail = min(state.tail, self._notes[split.split_id].known) if split.split_id in self._notes else state.tail
+        notes = self._notes.get(split.split_id)
+        tail = state.tail if notes is None or self._has_last_mark(split, state) else min(state.tail, notes.known)
         stop = max(start, tail if split.stop is None else min(tail, split.stop))
         over = stop == split.stop or (state.sealed and stop == state.tail and self._over(split, names))
         return SplitEnd(stop, finished=over)
@@ -244,6 +249,14 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
     def _noted_at(self, split: PravegaSplit, time_us: int) -> int | None:
         at = self._notes[split.split_id].find_time(time_us) if split.split_id in self._notes else None
         return at if at is not None and at < self._known_end(split) else None
+
+    def _has_last_mark(self, split: PravegaSplit, state: SegmentState) -> bool:
+        """Whether no mark follows, because the stream was sealed; events behind the last mark would never be read."""
+        now = self._now_seconds()
+        if not state.sealed:
+            self._open_seconds[split.split_id] = now
+        is_last = state.sealed and self._successors.get(split.split_id) == frozenset()
+        return is_last and now >= self._open_seconds.get(split.split_id, -inf) + LAST_MARK_SECONDS
 
     def _over(self, split: PravegaSplit, names: set[str]) -> bool:
         successors = self._successors.get(split.split_id)
@@ -281,8 +294,9 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
     def _forget(self, splits: Sequence[PravegaSplit]) -> None:
         """Forget segments without questions for too long."""
         for name in self._long_not_asked(splits):
-            for kept in (self._indexes, self._ends, self._heads, self._notes, self._successors, self._standing):
-                kept.pop(name, None)
+            kept = (self._indexes, self._ends, self._heads, self._notes, self._successors, self._standing)
+            for each in (*kept, self._open_seconds):
+                each.pop(name, None)
             self._client().forget(*segment_of(name))
         if len(self._windows) > 1:
             streams = {split.stream for split in self._standing.values()}

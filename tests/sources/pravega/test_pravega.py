@@ -815,3 +815,25 @@ def test_a_segment_that_is_read_to_its_end_has_reached_the_newest_mark() -> None
         cut = plan.slices["orders/0.#epoch.0"]
         believed = known_until_us != 95_000_000
         assert (cut.stop, cut.claim_us) == (50, 100_000_000 if believed else None), "bytes 50 to 60 are not settled"
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_events_behind_the_last_mark_of_a_sealed_stream_are_read(watched: bool) -> None:
+    """Writers had noted no time after them, so they were never read, and the stream never ended."""
+
+    class Noting(Halves):
+        def marks(self, stream: str, place: int = 0, most: int | None = None, origin: str = "") -> Marks:
+            there = [Mark(90_000, {NEXT: 20}, 0, 1)]
+            return Marks("origin", [mark for mark in there if mark.place >= place])
+
+    client, now = Noting({}), [0.0]
+    planner = Uncounted(
+        client.settings, event_time=None, noted_unit_us=1_000, go_on=False, client=lambda: client,
+        now_seconds=lambda: now[0],
+    )  # fmt: skip
+    split, ends = split_of("orders", NEXT, 20), []
+    for now[0], sealed in [(0.0, False), (1.0, True), (29.0, True), (30.0, True)][0 if watched else 3 :]:
+        client.states_of = {("orders", NEXT): SegmentState(0, 60, sealed=sealed)}
+        end = planner.latest([split])[split.split_id]
+        ends.append((end.position, end.finished))
+    assert ends == [*([(20, False)] * 3 if watched else []), (60, True)], "its last mark may come later"
