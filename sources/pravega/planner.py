@@ -200,11 +200,11 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         if split.stop is not None and start >= split.stop:
             return SplitEnd(start, rows=0, finished=True)
         if state is None:
-            if not self._client().exists(split.stream):
-                scope, controller = self._settings.scope, self._settings.place
-                raise PravegaStreamMissing(
-                    scope, split.stream, controller, f"it was deleted; {split.split_id} was read up to byte {start}"
-                )
+            there = self._client().exists(split.stream)
+            if not there or split.split_id not in self._successors:  # a truncated segment has successors
+                gone = f"it was deleted{' and made anew' if there else ''}"
+                when = f"{gone}; {split.split_id} was read up to byte {start}"
+                raise PravegaStreamMissing(self._settings.scope, split.stream, self._settings.place, when)
             self._loss.found(split, start, None)
             # A split with a stop ends there, also if the bytes before the stop are gone.
             return SplitEnd(start, rows=0, finished=split.stop is not None or self._over(split, names))

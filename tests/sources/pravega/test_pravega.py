@@ -492,6 +492,25 @@ def test_a_sealed_stream_that_is_deleted_while_its_tail_is_looked_up_is_not_ther
         Positions("tail", {}).resolve(client, "orders")
 
 
+@pytest.mark.parametrize("go_on", [False, True])
+def test_a_stream_that_was_made_anew_is_told_and_not_taken_for_a_truncated_one(go_on: bool) -> None:
+    """With "go_on", which the error recommended, the query read nothing of the new stream and held the watermark."""
+
+    class Anew(Halves):
+        def successors(self, stream: str, segments: Sequence[int]) -> dict[int, dict[int, tuple[int, ...]]]:
+            return {segment: {} for segment in segments}
+
+        def open_segments(self, stream: str) -> frozenset[int]:
+            return frozenset([7])
+
+    client = Anew({("orders", 0): None})
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=go_on, client=lambda: client)
+    with pytest.raises(
+        PravegaStreamMissing, match=r"made anew; orders/0.#epoch.0 was read up to byte 100.*new checkpoint"
+    ):
+        planner.latest([split_of("orders", 0, 100)])
+
+
 def test_a_bounded_segment_that_nobody_answers_for_is_not_taken_for_an_empty_one() -> None:
     with pytest.raises(PravegaUnavailable, match=r"where segments of orders end, tried for 7 s: nobody there"):
         bounded(Halves({}))
