@@ -511,6 +511,38 @@ def test_a_stream_that_was_made_anew_is_told_and_not_taken_for_a_truncated_one(g
         planner.latest([split_of("orders", 0, 100)])
 
 
+@pytest.mark.parametrize(
+    ("start", "stop", "later"),
+    [
+        ({0: 100}, {0: 99}, True),
+        ({0: 100}, {0: 100}, False),
+        ({NEXT: 0}, {0: 100}, True),
+        ({0: 100}, {NEXT: 0}, False),
+        ({0: 100, NEXT: 0}, {0: 90, NEXT: 7}, True),
+        ({0: 100, NEXT + 1: 0}, {0: 100, 1: 50}, True),
+        ({0: 100, 1: 50}, {0: 100, NEXT + 1: 0}, False),
+    ],
+)
+def test_a_stop_before_the_start_is_refused(start: dict[int, int], stop: dict[int, int], later: bool) -> None:
+    """Retention had passed the stop: after a minute, Pravega was called away, and its address doubted."""
+
+    class Cuts(Halves):
+        def head(self, stream: str) -> StreamCut:
+            return StreamCut(stream, start)
+
+        def tail(self, stream: str) -> StreamCut:
+            return StreamCut(stream, stop)
+
+    client = Cuts({("orders", segment): SegmentState(0, 100, sealed=True) for segment in (0, NEXT)})
+    if later:
+        with pytest.raises(
+            InvalidPravegaOption, match=r"a position of orders before its start.*truncated beyond the stop"
+        ):
+            bounded(client)
+    else:
+        assert {split.segment for split in bounded(client)} == {0, NEXT}
+
+
 def test_a_bounded_segment_that_nobody_answers_for_is_not_taken_for_an_empty_one() -> None:
     with pytest.raises(PravegaUnavailable, match=r"where segments of orders end, tried for 7 s: nobody there"):
         bounded(Halves({}))
