@@ -125,8 +125,8 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
                 ends[split.split_id] = self._end(split, self._looks[split.split_id], known)
         return ends
 
-    def _look_at(self, splits: Sequence[KinesisSplit]) -> Mapping[str, KinesisUnavailable]:
-        """Look at shards side by side; return why shards have not answered.
+    def _look_at(self, splits: Sequence[KinesisSplit]) -> Mapping[str, KinesisUnavailable | None]:
+        """Look at shards side by side; return why shards have not answered: None if the pace lets the look wait.
 
         A look that hangs delays only its own shard, which is asked again after the look has ended.
         """
@@ -137,13 +137,15 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
             for split in splits
         }
         self._wait_for({name: look for name, look in looks.items() if name not in self._asking})
-        silent: dict[str, KinesisUnavailable] = {}
-        for name, look in looks.items():
+        silent: dict[str, KinesisUnavailable | None] = {}
+        for split in splits:
+            name = split.split_id
             if name in self._asking:  # even if its thread ends now: the shard has no end in this plan
                 hangs = KinesisUnavailable(self._settings.place, f"read {name}", HUNG_SECONDS, "no answer comes")
-                silent[name] = self._failures.get(name) or hangs
+                is_due = self._client.pace.is_due_since(split.stream, split.shard, HUNG_SECONDS)
+                silent[name] = self._failures.get(name) or (hangs if is_due else None)
                 continue
-            look.result()
+            looks[name].result()
             if (failed := self._failures.get(name)) is not None:
                 silent[name] = failed
         return silent
@@ -273,12 +275,13 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
     def _is_old(split: KinesisSplit, look: ShardLook) -> bool:
         return look.at_tip and 0 < split.looked_ms < look.looked_ms - LOOKED_MS
 
-    def _check_failures(self, failures: Mapping[str, KinesisUnavailable], asked: int) -> None:
-        if not failures:
+    def _check_failures(self, failures: Mapping[str, KinesisUnavailable | None], asked: int) -> None:
+        silent = [(name, error) for name, error in failures.items() if error is not None]
+        if not silent:
             self._unanswered.see(0, asked)
             return
-        name, error = next(iter(failures.items()))
-        self._unanswered.see(len(failures), asked, name, error.cause)
+        name, error = silent[0]
+        self._unanswered.see(len(silent), asked, name, error.cause)
         silent_seconds = self._unanswered.all_silent_seconds
         if silent_seconds > self._settings.give_up_seconds:
             raise KinesisUnavailable(error.place, error.action, silent_seconds, error.cause)
