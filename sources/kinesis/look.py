@@ -6,7 +6,7 @@ stream. Otherwise a second look, at the records that arrived last, finds an end,
 the density in both looks. The estimate only decides how far a batch goes: the ends of a batch are places in the shard.
 
 Looking costs reads, and a shard allows five reads a second for all its readers. So the planner looks at most every
-`poll_seconds`, with one read while there are no new records, and some hundred records ahead.
+`poll_seconds`, with one read while there are no new records, and some hundred records or 2 MB ahead.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from .split import KinesisSplit, after, at, at_time, time_ms_of
 
 AHEAD_RECORDS = 500
 """How many records the planner looks ahead."""
+AHEAD_BYTES = 2 << 20
+"""After so many bytes ahead a look ends, because a shard gives no more in a second."""
 PAGE_RECORDS = 10_000
 MOST_KEPT = 1_000
 EXPIRIES = 5
@@ -100,6 +102,7 @@ class ShardLook:
     dense_bytes: float = 0.0
     highest_ms: int = 0
     answers: int = 0  # number of pages read, ahead or at the end
+    _record_bytes: float = 0.0  # mean size of the records of the last page; 0: unknown
     _reading: Reading | None = None  # reads on after the records ahead
     _read: list[Seen] = field(default_factory=list)  # the records ahead, and some records before them
     _origin: str = ""  # the place where `_read` begins
@@ -169,17 +172,16 @@ class ShardLook:
         self.looked_seconds = now
 
     def _read_on(self, client: KinesisClient, split: KinesisSplit, patience_seconds: float) -> None:
-        """Look further ahead, up to `AHEAD_RECORDS`. Do nothing for a shard that is not read and has as many ahead."""
-        if len(self.ahead) >= AHEAD_RECORDS:
+        """Look further ahead, until `_is_far`. Do nothing for a shard that is not read and has as many ahead."""
+        if self._is_far():
             return
         self.at_tip = False
         for _ in range(EMPTY_PAGES):
-            limit = AHEAD_RECORDS - len(self.ahead)
+            limit = self._fitting(AHEAD_RECORDS - len(self.ahead))
             if self._reading is None:
                 self._reading = Reading(split, after(self.ahead[-1].sequence) if self.ahead else self.base)
             self._reading.patience_seconds = patience_seconds
-            page = self._reading.page(client, limit)
-            self.answers += 1
+            page = self._heard(self._reading.page(client, limit))
             found = list(map(_seen, page.records if self.ahead else from_time(split, page.records)))
             # Kept at once, because the next page may fail, and this page is not read again.
             self.ahead += found
@@ -189,13 +191,26 @@ class ShardLook:
             # A full page may be followed by records of its last millisecond.
             self.at_tip = self.closed or (page.behind_ms == 0 and len(page.records) < limit)
             self._renumber()
-            if self.at_tip or len(self.ahead) >= AHEAD_RECORDS:
+            if self.at_tip or self._is_far():
                 break
         self.looked_ms = client.now_ms()
         if self.at_tip or (self.tip is not None and self.ahead and self.ahead[-1].sequence >= self.tip.sequence):
             self.tip = None
         self._renumber()
         self._note(self.ahead)
+
+    def _is_far(self) -> bool:
+        return len(self.ahead) >= AHEAD_RECORDS or sum(seen.size_bytes for seen in self.ahead) >= AHEAD_BYTES
+
+    def _heard(self, page: Page) -> Page:
+        self.answers += 1
+        if page.records:
+            self._record_bytes = sum(len(record["Data"]) for record in page.records) / len(page.records)
+        return page
+
+    def _fitting(self, records: int) -> int:
+        """As many records as one answer can have in about `AHEAD_BYTES`, because the pace pauses after larger ones."""
+        return max(1, min(records, int(AHEAD_BYTES / max(1.0, self._record_bytes))))
 
     def _look_at_tail(self, client: KinesisClient, split: KinesisSplit, patience_seconds: float) -> None:
         """Find the newest record, or a record near it: read on after the known last record, or search by time."""
@@ -244,12 +259,11 @@ class ShardLook:
 
     def _some(self, client: KinesisClient, reading: Reading, limit: int) -> Page:
         """Read until a record or the end comes, because the service sometimes sends empty answers."""
-        page = reading.page(client, limit)
+        page = self._heard(reading.page(client, self._fitting(limit)))
         for _ in range(EMPTY_PAGES):
-            self.answers += 1
             if page.records or page.iterator is None or page.behind_ms == 0:
                 break
-            page = reading.page(client, limit)
+            page = self._heard(reading.page(client, self._fitting(limit)))
         return page
 
     def _note(self, seen: Sequence[Seen]) -> None:
@@ -347,7 +361,7 @@ class ShardLook:
         last = self.ahead[-1].sequence if self.ahead else -1
         reading = Reading(split, at_time(max(0, stop - 1)))
         for _ in range(EMPTY_PAGES):
-            page = reading.page(client, AHEAD_RECORDS)
+            page = reading.page(client, self._fitting(AHEAD_RECORDS))
             for record in page.records:
                 sequence = sequence_of(record)
                 if arrived_ms(record) >= stop:

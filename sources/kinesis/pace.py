@@ -32,6 +32,10 @@ class Pace:
             return 0.0
         return round(max(0.0, self._due_seconds(stream, shard) - self._now_seconds()), 6)
 
+    def is_due_since(self, stream: str, shard: str, seconds: float) -> bool:
+        """Whether a shard could have been read for so long."""
+        return self._unlimited or self._now_seconds() >= self._due_seconds(stream, shard) + seconds
+
     def took(self, stream: str, shard: str, *, began_seconds: float, size_bytes: int) -> None:
         """Note a read that began at a time of the clock, and its size."""
         cost_seconds = max(self._read_seconds, size_bytes * self._byte_seconds)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from lowmark.sources.api import SplitEnd
 from lowmark.sources.kit.asking_planner import AskingPlanner
@@ -30,6 +32,25 @@ MARGIN_MS = 2_000
 """How long after a time the time counts as over in a shard without later arrivals: the largest error of the service's
 times."""
 RETENTION_SECONDS = 300.0
+LOOKED_MS = 3_600_000
+"""How old the last look in an offset may be: after a restart only the offset shows that somebody has looked."""
+
+
+@dataclass(slots=True)
+class _ShardList:
+    """The shards of a stream, listed once for all of its shards that have ended."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    by_id: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    children: dict[str, frozenset[str]] = field(default_factory=dict)  # of each parent
+
+    def take(self, shards: Sequence[Mapping[str, Any]]) -> None:
+        children: dict[str, set[str]] = {}
+        for shard in shards:
+            for parent in parents_of(shard):
+                children.setdefault(parent, set()).add(str(shard["ShardId"]))
+        self.children = {parent: frozenset(names) for parent, names in children.items()}
+        self.by_id = {str(shard["ShardId"]): shard for shard in shards}
 
 
 class KinesisPlanner(AskingPlanner[KinesisSplit]):
@@ -72,6 +93,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         self._disorder_us, self._subscribes = max(disorder_us, 1_000), subscribes
         self._looks: dict[str, ShardLook] = {}
         self._children: dict[str, frozenset[str]] = {}  # closed split -> its children
+        self._lists: dict[str, _ShardList] = {}  # by stream, of the present question
         self._retention: dict[str, tuple[float, int]] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lowmark-kinesis")
         self.metrics.gauge("throttled_requests", lambda: self._client.throttled)
@@ -103,24 +125,27 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
                 ends[split.split_id] = self._end(split, self._looks[split.split_id], known)
         return ends
 
-    def _look_at(self, splits: Sequence[KinesisSplit]) -> Mapping[str, KinesisUnavailable]:
-        """Look at shards side by side; return why shards have not answered.
+    def _look_at(self, splits: Sequence[KinesisSplit]) -> Mapping[str, KinesisUnavailable | None]:
+        """Look at shards side by side; return why shards have not answered: None if the pace lets the look wait.
 
         A look that hangs delays only its own shard, which is asked again after the look has ended.
         """
         self._asking = {name: look for name, look in self._asking.items() if not look.done()}
+        self._lists = {}
         looks = {
             split.split_id: self._asking.get(split.split_id) or self._threads.submit(self._look, split)
             for split in splits
         }
         self._wait_for({name: look for name, look in looks.items() if name not in self._asking})
-        silent: dict[str, KinesisUnavailable] = {}
-        for name, look in looks.items():
+        silent: dict[str, KinesisUnavailable | None] = {}
+        for split in splits:
+            name = split.split_id
             if name in self._asking:  # even if its thread ends now: the shard has no end in this plan
                 hangs = KinesisUnavailable(self._settings.place, f"read {name}", HUNG_SECONDS, "no answer comes")
-                silent[name] = self._failures.get(name) or hangs
+                is_due = self._client.pace.is_due_since(split.stream, split.shard, HUNG_SECONDS)
+                silent[name] = self._failures.get(name) or (hangs if is_due else None)
                 continue
-            look.result()
+            looks[name].result()
             if (failed := self._failures.get(name)) is not None:
                 silent[name] = failed
         return silent
@@ -215,11 +240,13 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
 
         The list may be older than the end of the shard; then the next look reads the end of the shard again.
         """
-        shards = self._client.shards(split.stream)
-        own = next((shard for shard in shards if shard["ShardId"] == split.shard), None)
-        children = {str(shard["ShardId"]) for shard in shards if split.shard in parents_of(shard)}
+        listed = self._lists.setdefault(split.stream, _ShardList())
+        with listed.lock:
+            if not listed.by_id:
+                listed.take(self._client.shards(split.stream))
+        own, children = listed.by_id.get(split.shard), listed.children.get(split.shard, frozenset())
         if own is not None:  # else the shard has expired, and its children may have expired, too
-            children |= look.children
+            children = children | look.children
             if not children and not own["SequenceNumberRange"].get("EndingSequenceNumber"):
                 look.closed = False
                 return
@@ -239,15 +266,22 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         elif split.stop is not None:
             position = split.stop
         position = max(position, split.start)
+        if position == split.start and not finished and split.stop is None and self._is_old(split, look):
+            position += 1  # a batch without rows takes the time of the look into an offset
         rows = 0 if position == split.start else look.rows_before(position)
         return SplitEnd(position, rows=rows, size_bytes=look.bytes_before(position), finished=finished)
 
-    def _check_failures(self, failures: Mapping[str, KinesisUnavailable], asked: int) -> None:
-        if not failures:
+    @staticmethod
+    def _is_old(split: KinesisSplit, look: ShardLook) -> bool:
+        return look.at_tip and 0 < split.looked_ms < look.looked_ms - LOOKED_MS
+
+    def _check_failures(self, failures: Mapping[str, KinesisUnavailable | None], asked: int) -> None:
+        silent = [(name, error) for name, error in failures.items() if error is not None]
+        if not silent:
             self._unanswered.see(0, asked)
             return
-        name, error = next(iter(failures.items()))
-        self._unanswered.see(len(failures), asked, name, error.cause)
+        name, error = silent[0]
+        self._unanswered.see(len(silent), asked, name, error.cause)
         silent_seconds = self._unanswered.all_silent_seconds
         if silent_seconds > self._settings.give_up_seconds:
             raise KinesisUnavailable(error.place, error.action, silent_seconds, error.cause)

@@ -39,15 +39,17 @@ class AskingPlanner(SplitPlanner[SplitT], Generic[SplitT]):
     def trouble(self) -> str | None:
         return self._unanswered.text
 
-    def _drop_unsubscribed(self, splits: Sequence[SplitT], wants: Callable[[SplitT], bool]) -> dict[str, SplitEnd]:
+    def _drop_unsubscribed(
+        self, splits: Sequence[SplitT], wants: Callable[[SplitT], bool], again: str = "from their first record"
+    ) -> dict[str, SplitEnd]:
         """Finish splits that are no longer wanted, because they would hold the watermark for ever."""
         dropped = [split for split in splits if not wants(split)]
         if new := sorted({split.split_id for split in dropped} - self._dropped):
             self._dropped.update(new)
             log.warning(
                 "%s: %s are not subscribed any more: they are read no further and hold the watermark no longer. If "
-                "they are subscribed again, they are read like new ones, from their first record.",
-                self._system, some_of(new),
+                "they are subscribed again, they are read like new ones, %s.",
+                self._system, some_of(new), again,
             )  # fmt: skip
         return {split.split_id: SplitEnd(split.start, rows=0, finished=True) for split in dropped}
 

@@ -20,8 +20,8 @@ from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.kit.streams import Streams
 
 from .client import PravegaClient, StreamCut
-from .errors import PravegaStreamMissing
-from .segment import PravegaSplit, segment_of, split_of
+from .errors import InvalidPravegaOption, PravegaStreamMissing
+from .segment import PravegaSplit, segment_epoch, segment_of, split_of
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,9 @@ class SegmentWalk:
 
     def _bounded(self, client: PravegaClient, stream: str, stop: Positions) -> list[PravegaSplit]:
         first, last = self._start.resolve(client, stream), stop.resolve(client, stream)
+        if _is_later(first, last):  # Pravega answers with an internal error
+            hint = "if start= is the head, the stream was truncated beyond the stop, and nothing of the range is left."
+            raise InvalidPravegaOption("stop", f"a position of {stream} before its start", "one at or after it", hint)
         segments = client.between(first, last)
         parents: dict[int, tuple[int, ...]] = {}
         for successors in client.successors(stream, segments).values():
@@ -130,6 +133,15 @@ class SegmentWalk:
             mine = tuple(parent for parent in parents.get(segment, ()) if parent in segments)
             splits.append(split_of(stream, segment, start, None if end is None else max(start, end), mine))
         return splits
+
+
+def _is_later(one: StreamCut, other: StreamCut) -> bool:
+    """Whether a position lies after another position of the stream: a successor has a later epoch."""
+    first, last = one.positions, other.positions
+    if any(first[segment] > last[segment] for segment in first.keys() & last.keys()):
+        return True
+    newest = [max(map(segment_epoch, alone), default=-1) for alone in (first.keys() - last, last.keys() - first)]
+    return bool(last) and newest[0] > newest[1]
 
 
 def _tail(client: PravegaClient, stream: str) -> StreamCut:

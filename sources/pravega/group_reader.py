@@ -55,6 +55,7 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
         self._source, self._name, self._now_seconds = source, name, now_seconds
         self._make_group, self._metrics = group, metrics
         self._group: PravegaGroup | None = None
+        self._going: list[PravegaSplit] = []  # the splits that have not ended; a stream that is left out has
         self._joined: frozenset[str] = frozenset()  # the streams with which the group was joined
         self._planner: SplitPlanner[PravegaSplit] | None = None
         self._splits: dict[str, PravegaSplit] = {}
@@ -81,14 +82,15 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
             return None
         assert self._planner is not None, "it is given before the start"
         splits = list(self._splits.values())
+        ends = self._planner.latest(splits)
+        self._going = [split for split in splits if not _has_ended(split, ends.get(split.split_id))]
         if self._group is None:
             self._group = self._make_group()  # known before the join, so that it is closed if the join fails
         if not self._streams() <= self._joined:
             self._join(self._group)
-        ends = self._planner.latest(splits)
         if not any(_goes_on(split, ends.get(split.split_id)) for split in splits):
             return None
-        reached = self._checkpoint(self._group)
+        reached = self._checkpoint(self._group) if self._going else {}
         if reached is None:
             return None
         ends = self._planner.latest(splits)  # segments that the group has read to their ends are sealed by now
@@ -115,11 +117,11 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
 
     def _join(self, group: PravegaGroup) -> None:
         self._joined = frozenset()  # the next plan joins again if this join fails
-        group.join(self._splits.values())
+        group.join(self._going)
         self._joined = self._streams()
 
     def _streams(self) -> frozenset[str]:
-        return frozenset(split.stream for split in self._splits.values())
+        return frozenset(split.stream for split in self._going)
 
     def _checkpoint(self, group: PravegaGroup) -> Mapping[tuple[str, int], int] | None:
         try:
@@ -197,6 +199,10 @@ def standing_after(
 
 def _goes_on(split: PravegaSplit, end: SplitEnd | None) -> bool:
     return end is not None and (end.position > split.start or end.finished)
+
+
+def _has_ended(split: PravegaSplit, end: SplitEnd | None) -> bool:
+    return end is not None and end.finished and end.position == split.start
 
 
 def _is_over(split: PravegaSplit) -> bool:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 import numpy as np
 from lowmark.sources.api import EARLIEST_US, SplitEnd
@@ -35,6 +36,8 @@ PATIENCE_SECONDS = 2.0
 """How long one plan waits for segment stores; the next plan asks again."""
 EXACT_BYTES = 64 << 10
 """Up to this size, bytes are read to count their events instead of estimating the number."""
+LAST_MARK_SECONDS = 30.0
+"""How long after a stream was sealed its last mark may come: some of Pravega's intervals."""
 READERS = 4
 
 
@@ -53,6 +56,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         noted_unit_us: unit of the times that writers note, so that segments are read only up to the newest of them;
             None: noted times are not read.
         retention: is told the read positions; None: no retention.
+        subscribes: whether a stream of that name shall still be read.
         client: makes the client, on first use.
     """
 
@@ -64,6 +68,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         noted_unit_us: int | None = None,
         go_on: bool,
         retention: Retention | None = None,
+        subscribes: Callable[[str], bool] = lambda _: True,
         client: Callable[[], PravegaClient],
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,8 +78,9 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         self._notes: dict[str, SegmentNotes] = {}
         self._windows: dict[str, MarkWindow] = {}  # by stream
         self._standing: dict[str, PravegaSplit] = {}  # splits at their present starts
+        self._open_seconds: dict[str, float] = {}  # when a segment with notes was last seen open
         self._silence_told = False
-        self._retention = retention
+        self._retention, self._subscribes = retention, subscribes
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._indexes: dict[str, SegmentIndex] = {}
         self._opened: dict[str, SegmentBytes] = {}  # open segments, each at the end of its index
@@ -89,6 +95,10 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         Segments without an answer are missing; after `give_up_seconds` without an answer there is an error. Raises
         PravegaDataLost, PravegaStreamMissing, PravegaAccessDenied, PravegaUnavailable.
         """
+        dropped = self._drop_unsubscribed(splits, lambda split: self._subscribes(split.stream), "from start= on")
+        return {**dropped, **self._latest([split for split in splits if split.split_id not in dropped])}
+
+    def _latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         if not splits:
             return {}
         if self._retention is not None:
@@ -190,11 +200,11 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         if split.stop is not None and start >= split.stop:
             return SplitEnd(start, rows=0, finished=True)
         if state is None:
-            if not self._client().exists(split.stream):
-                scope, controller = self._settings.scope, self._settings.place
-                raise PravegaStreamMissing(
-                    scope, split.stream, controller, f"it was deleted; {split.split_id} was read up to byte {start}"
-                )
+            there = self._client().exists(split.stream)
+            if not there or split.split_id not in self._successors:  # a truncated segment has successors
+                gone = f"it was deleted{' and made anew' if there else ''}"
+                when = f"{gone}; {split.split_id} was read up to byte {start}"
+                raise PravegaStreamMissing(self._settings.scope, split.stream, self._settings.place, when)
             self._loss.found(split, start, None)
             # A split with a stop ends there, also if the bytes before the stop are gone.
             return SplitEnd(start, rows=0, finished=split.stop is not None or self._over(split, names))
@@ -205,7 +215,8 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         self._heads[split.split_id] = state.head
         if state.head > start:
             self._loss.found(split, start, state.head)
-        tail = min(state.tail, self._notes[split.split_id].known) if split.split_id in self._notes else state.tail
+        notes = self._notes.get(split.split_id)
+        tail = state.tail if notes is None or self._has_last_mark(split, state) else min(state.tail, notes.known)
         stop = max(start, tail if split.stop is None else min(tail, split.stop))
         over = stop == split.stop or (state.sealed and stop == state.tail and self._over(split, names))
         return SplitEnd(stop, finished=over)
@@ -238,6 +249,14 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
     def _noted_at(self, split: PravegaSplit, time_us: int) -> int | None:
         at = self._notes[split.split_id].find_time(time_us) if split.split_id in self._notes else None
         return at if at is not None and at < self._known_end(split) else None
+
+    def _has_last_mark(self, split: PravegaSplit, state: SegmentState) -> bool:
+        """Whether no mark follows, because the stream was sealed; events behind the last mark would never be read."""
+        now = self._now_seconds()
+        if not state.sealed:
+            self._open_seconds[split.split_id] = now
+        is_last = state.sealed and self._successors.get(split.split_id) == frozenset()
+        return is_last and now >= self._open_seconds.get(split.split_id, -inf) + LAST_MARK_SECONDS
 
     def _over(self, split: PravegaSplit, names: set[str]) -> bool:
         successors = self._successors.get(split.split_id)
@@ -275,8 +294,9 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
     def _forget(self, splits: Sequence[PravegaSplit]) -> None:
         """Forget segments without questions for too long."""
         for name in self._long_not_asked(splits):
-            for kept in (self._indexes, self._ends, self._heads, self._notes, self._successors, self._standing):
-                kept.pop(name, None)
+            kept = (self._indexes, self._ends, self._heads, self._notes, self._successors, self._standing)
+            for each in (*kept, self._open_seconds):
+                each.pop(name, None)
             self._client().forget(*segment_of(name))
         if len(self._windows) > 1:
             streams = {split.stream for split in self._standing.values()}

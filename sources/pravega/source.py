@@ -27,7 +27,7 @@ from lowmark.sources.api import (
     SplitEnumeratorContext,
     SplitsAddition,
 )
-from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator, still_wanted
 from lowmark.sources.kit.options import check_count, check_flags, goes_on, listed, seconds_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.kit.streams import Streams
@@ -47,7 +47,7 @@ from .marks import notes_of_slice
 from .notes import NOTED_TIME
 from .planner import PravegaPlanner
 from .retention import Retention
-from .segment import DataLoss, PravegaSplit
+from .segment import DataLoss, PravegaSplit, segment_of
 from .segment_bytes import SegmentBytes, Truncated
 from .settings import PravegaSettings
 
@@ -292,6 +292,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             noted_unit_us=self._noted_unit_us,
             go_on=self._go_on,
             retention=retention,
+            subscribes=self._streams.wants,
             client=partial(client_of, self.settings),
         )
 
@@ -320,12 +321,13 @@ class PravegaSource(SimpleSource[PravegaSplit]):
     def restore_enumerator(
         self, context: SplitEnumeratorContext[PravegaSplit], state: DiscoveredSplits[PravegaSplit]
     ) -> SplitEnumerator[PravegaSplit, DiscoveredSplits[PravegaSplit]]:
+        known = still_wanted(state, lambda name: self._streams.wants(segment_of(name)[0]))
         return DiscoveringEnumerator(
             context,
-            self._walk(state),
+            self._walk(known),
             period_seconds=self._period_seconds,
             bounded=self.bounded,
-            known=state,
+            known=known,
             max_failures=1,  # the client has tried for `give_up_after`
             source=repr(self),
         )

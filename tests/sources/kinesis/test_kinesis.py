@@ -462,6 +462,8 @@ def test_a_stream_of_a_pattern_that_was_deleted_since_it_was_listed_is_passed_ov
 class Failing:
     """A client that never gives its second answer."""
 
+    pace = Pace(KinesisSettings(), lambda: 1e9)
+
     def __init__(self) -> None:
         self.asked: list[str] = []
 
@@ -507,7 +509,7 @@ def client_of(records: Callable[..., Page]) -> Any:
     """A client that answers each read by calling `records`."""
     return SimpleNamespace(
         settings=KinesisSettings(region="eu-west-1"), now_ms=lambda: 10_000, throttled=0, records=records,
-        iterator=lambda *asked, **options: "0", pace=SimpleNamespace(wait_seconds=lambda *asked: 0.0),
+        iterator=lambda *asked, **options: "0", pace=Pace(KinesisSettings(), lambda: 1e9),
     )  # fmt: skip
 
 
@@ -588,6 +590,30 @@ def test_shards_that_wait_for_their_turn_do_not_hang_and_a_hung_one_holds_up_no_
     turn.set()
     planner._asking["orders/0"].result(20)
     assert len(planner.latest(splits)) == 12
+    planner.close()
+
+
+def test_a_look_that_waits_for_its_own_pace_is_not_called_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With bytes_per_second=, a page of large records took a minute of pause, and the query ended: no answer comes."""
+    monkeypatch.setattr(planner_module, "HUNG_SECONDS", 1)
+    paused, now = threading.Event(), [1e9]
+
+    def records(*asked: Any, **options: Any) -> Page:
+        client.pace.took("orders", "0", began_seconds=now[0], size_bytes=10_000_000)
+        paused.wait(20)
+        return Page([], "0", 0)
+
+    client = client_of(records)
+    settings, [split] = KinesisSettings(region="pace", bytes_per_second=100_000.0), splits_of({"0": ()})
+    client.pace = Pace(settings, lambda: now[0])
+    planner = KinesisPlanner(settings, go_on=False, client=client, now_seconds=lambda: now[0])
+    for now[0] in (1e9, 1e9 + 9, 1e9 + 100):
+        assert planner.latest([split]) == {}
+        assert planner.trouble() is None
+    now[0] += 2.0
+    assert planner.latest([split]) == {}
+    assert "no answer for 1 of 1 shards" in str(planner.trouble())
+    paused.set()
     planner.close()
 
 

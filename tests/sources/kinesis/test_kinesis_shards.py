@@ -307,3 +307,71 @@ def test_the_look_at_a_shard_that_is_not_read_does_not_grow() -> None:
         now[0] += 1
         planner.latest([rest])
         assert [look.ahead[0].sequence, look.ahead[-1].sequence] == [100, 599], "it looks on when the shard is read"
+
+
+@pytest.mark.parametrize("size_bytes", [50_000, 1_000_000])
+def test_a_look_at_large_records_takes_some_seconds(size_bytes: int) -> None:
+    """It read 500 records, however large: at 2 MB a second for minutes, and the query gave up in the middle."""
+    apart_ms = size_bytes // 1_000  # a shard takes 1 MB a second
+    service = Service(busy=[(n, NOW_MS - HOUR_MS + n * apart_ms) for n in range(2_000)])
+    page_of, answers_bytes = service.records, [0]
+
+    def records(stream: str, shard: str, iterator: str, limit: int, **options: Any) -> Page:
+        page = page_of(stream, shard, iterator, min(limit, 10_000_000 // size_bytes), **options)
+        for record in page.records:
+            record["Data"] = b"x" * size_bytes
+        answers_bytes[-1] += len(page.records) * size_bytes
+        return page
+
+    service.records = records  # type: ignore[method-assign]
+    split, now = split_of("busy"), [0.0]
+    with planner_of(service, now_seconds=lambda: now[0]) as planner:
+        for now[0] in range(5):
+            end = planner.latest([split])["orders/busy"]
+            stop = planner.after_rows(split, 100, end)
+            assert split.start < stop < end.position
+            [(_, split)] = planner.cut([(split, stop)])
+            answers_bytes.append(0)
+    assert max(answers_bytes) < 40_000_000, "the first look does not know yet how large records are"
+    assert max(answers_bytes[1:]) < 10_000_000
+
+
+def test_a_query_that_looked_at_a_silent_shard_for_days_lost_nothing() -> None:
+    """Without a record there was no offset either, so a restart after a weekend found that nobody had looked."""
+    service, split, now = Service(silent=[(1, NOW_MS - 1)]), split_of("silent"), [0.0]
+    parts: list[KinesisSplit] = []
+    service.now_ms = lambda: NOW_MS + round(now[0] * 1_000)  # type: ignore[method-assign]
+    for _ in range(2):
+        with planner_of(service, now_seconds=lambda: now[0]) as planner:
+            for _ in range(60 * 4):
+                now[0] += 900.0
+                limits = SliceLimits(now_us=service.now_ms() * 1_000)
+                stop = plan_slices(planner, [split], limits, previous_time_us=None).slices["orders/silent"].stop
+                if stop > split.start:
+                    [(part, split)] = planner.cut([(split, stop)])
+                    parts.append(part)
+        service.records_of["silent"] = []  # it has expired
+    assert {(part.cursor, part.until) for part in parts[1:]} == {(after(1), after(1))}
+    assert len(parts) <= 120, "one an hour"
+
+
+def test_a_stream_whose_shards_have_all_been_split_is_listed_once_a_plan() -> None:
+    """Each of a thousand shards that had ended listed all shards again, with every plan until the children came."""
+    names = [f"p{n}" for n in range(50)]
+    service, lists = Service(**{name: [] for name in names}), list[str]()
+    service.closed = set(names)
+    service.listed = [listed(name, closed=True) for name in names]
+    service.listed += [listed(f"c{name}", parent=name) for name in names]
+
+    def listing(stream: str) -> list[dict[str, Any]]:
+        lists.append(stream)
+        return service.listed
+
+    service.shards = listing  # type: ignore[method-assign]
+    with planner_of(service) as planner:
+        for _ in range(2):
+            assert not any(end.finished for end in planner.latest([split_of(name) for name in names]).values())
+        assert lists == ["orders"] * 2
+        family = [split_of(name) for name in (*names, *(f"c{name}" for name in names))]
+        service.records_of |= {f"c{name}": [] for name in names}
+        assert sum(end.finished for end in planner.latest(family).values()) == 50

@@ -57,6 +57,7 @@ from lowmark.sources.pravega.segment_bytes import Truncated
 from lowmark.sources.pravega.settings import PravegaSettings
 from lowmark.sources.reading.slices import read_slices
 from lowmark.sources.slicing import SliceLimits, plan_slices
+from lowmark.sources.testing import ManualEnumeratorContext
 
 GIVEN: dict[str, Any] = {"controller": "tcp://pravega:9090", "scope": "shop", "streams": ["orders"]}
 
@@ -466,11 +467,80 @@ def test_a_restart_takes_no_stream_that_was_sealed_before_the_start_for_a_new_on
     assert {split.split_id: split.start for split in again()} == {"returns/0.#epoch.0": 0, "returns/1.#epoch.1": 0}
 
 
+def test_a_stream_that_is_left_out_is_read_no_further_and_again_when_it_is_named_again() -> None:
+    """It was read on until it scaled. Nobody looked for the successors then, so it held the watermark for ever."""
+    client = Halves(
+        {("orders", 0): SegmentState(0, 900, sealed=False), ("returns", 0): SegmentState(0, 900, sealed=True)}
+    )
+    streams = Streams({"orders": "orders"})
+    planner = Uncounted(client.settings, event_time=None, go_on=False, client=lambda: client, subscribes=streams.wants)
+    ends = planner.latest([split_of("orders", 0, 100), split_of("returns", 0, 200)])
+    assert {name: (end.position, end.finished) for name, end in ends.items()} == {
+        "orders/0.#epoch.0": (900, False),
+        "returns/0.#epoch.0": (200, True),
+    }
+    state = DiscoveredSplits[PravegaSplit](discovered=True, assigned=("orders/0.#epoch.0", "returns/0.#epoch.0"))
+    source = PravegaSource(controller="tcp://h:9090", scope="shop", streams=["orders"])
+    restored = source.restore_enumerator(ManualEnumeratorContext[PravegaSplit](), state)
+    assert restored.snapshot_state(1).assigned == ("orders/0.#epoch.0",)
+
+
 def test_a_sealed_stream_that_is_deleted_while_its_tail_is_looked_up_is_not_there() -> None:
     client = Sealed()
     client.states_of = dict.fromkeys(client.states_of)
     with pytest.raises(PravegaStreamMissing, match="stream shop/orders is not there"):
         Positions("tail", {}).resolve(client, "orders")
+
+
+@pytest.mark.parametrize("go_on", [False, True])
+def test_a_stream_that_was_made_anew_is_told_and_not_taken_for_a_truncated_one(go_on: bool) -> None:
+    """With "go_on", which the error recommended, the query read nothing of the new stream and held the watermark."""
+
+    class Anew(Halves):
+        def successors(self, stream: str, segments: Sequence[int]) -> dict[int, dict[int, tuple[int, ...]]]:
+            return {segment: {} for segment in segments}
+
+        def open_segments(self, stream: str) -> frozenset[int]:
+            return frozenset([7])
+
+    client = Anew({("orders", 0): None})
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=go_on, client=lambda: client)
+    with pytest.raises(
+        PravegaStreamMissing, match=r"made anew; orders/0.#epoch.0 was read up to byte 100.*new checkpoint"
+    ):
+        planner.latest([split_of("orders", 0, 100)])
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "later"),
+    [
+        ({0: 100}, {0: 99}, True),
+        ({0: 100}, {0: 100}, False),
+        ({NEXT: 0}, {0: 100}, True),
+        ({0: 100}, {NEXT: 0}, False),
+        ({0: 100, NEXT: 0}, {0: 90, NEXT: 7}, True),
+        ({0: 100, NEXT + 1: 0}, {0: 100, 1: 50}, True),
+        ({0: 100, 1: 50}, {0: 100, NEXT + 1: 0}, False),
+    ],
+)
+def test_a_stop_before_the_start_is_refused(start: dict[int, int], stop: dict[int, int], later: bool) -> None:
+    """Retention had passed the stop: after a minute, Pravega was called away, and its address doubted."""
+
+    class Cuts(Halves):
+        def head(self, stream: str) -> StreamCut:
+            return StreamCut(stream, start)
+
+        def tail(self, stream: str) -> StreamCut:
+            return StreamCut(stream, stop)
+
+    client = Cuts({("orders", segment): SegmentState(0, 100, sealed=True) for segment in (0, NEXT)})
+    if later:
+        with pytest.raises(
+            InvalidPravegaOption, match=r"a position of orders before its start.*truncated beyond the stop"
+        ):
+            bounded(client)
+    else:
+        assert {split.segment for split in bounded(client)} == {0, NEXT}
 
 
 def test_a_bounded_segment_that_nobody_answers_for_is_not_taken_for_an_empty_one() -> None:
@@ -796,3 +866,25 @@ def test_a_segment_that_is_read_to_its_end_has_reached_the_newest_mark() -> None
         cut = plan.slices["orders/0.#epoch.0"]
         believed = known_until_us != 95_000_000
         assert (cut.stop, cut.claim_us) == (50, 100_000_000 if believed else None), "bytes 50 to 60 are not settled"
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_events_behind_the_last_mark_of_a_sealed_stream_are_read(watched: bool) -> None:
+    """Writers had noted no time after them, so they were never read, and the stream never ended."""
+
+    class Noting(Halves):
+        def marks(self, stream: str, place: int = 0, most: int | None = None, origin: str = "") -> Marks:
+            there = [Mark(90_000, {NEXT: 20}, 0, 1)]
+            return Marks("origin", [mark for mark in there if mark.place >= place])
+
+    client, now = Noting({}), [0.0]
+    planner = Uncounted(
+        client.settings, event_time=None, noted_unit_us=1_000, go_on=False, client=lambda: client,
+        now_seconds=lambda: now[0],
+    )  # fmt: skip
+    split, ends = split_of("orders", NEXT, 20), []
+    for now[0], sealed in [(0.0, False), (1.0, True), (29.0, True), (30.0, True)][0 if watched else 3 :]:
+        client.states_of = {("orders", NEXT): SegmentState(0, 60, sealed=sealed)}
+        end = planner.latest([split])[split.split_id]
+        ends.append((end.position, end.finished))
+    assert ends == [*([(20, False)] * 3 if watched else []), (60, True)], "its last mark may come later"

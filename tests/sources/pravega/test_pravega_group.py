@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -139,6 +140,27 @@ def test_the_group_is_set_anew_when_a_split_of_another_stream_comes() -> None:
         reader.add_splits([split_of(stream, 0, 40)])
         assert reader.should_trigger_checkpoint() is None
     assert [[split.stream for split in splits] for splits in group.joined] == [["orders"], ["orders", "returns"]]
+
+
+def test_a_stream_that_is_left_out_is_not_of_the_group() -> None:
+    """The query made the group with the stream, found that the group was not its own, and asked for another name."""
+
+    class LeftOut(Tails):
+        def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
+            there = super().latest(splits)
+            return {name: replace(end, finished=name.startswith("returns")) for name, end in there.items()}
+
+    bench = Bench()
+    bench.reader.use_planner(LeftOut())
+    bench.reader.add_splits([split_of("returns", 0, 70)])
+    bench.group.answers = [{("orders", 0): 40}]
+    due = bench.reader.should_trigger_checkpoint()
+    assert bench.group.joined == [[split_of("orders", 0, 40)]]
+    assert due is not None
+    assert {(split.stream, split.start, split.stop) for split in bench.reader.snapshot_state(due)} == {
+        ("orders", 40, None),
+        ("returns", 70, 70),
+    }
 
 
 def test_a_subscriber_subscribes_anew_when_a_split_of_another_stream_comes() -> None:
