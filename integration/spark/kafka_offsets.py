@@ -77,7 +77,7 @@ def backlog_rows(sources: Sequence[SourceProgress]) -> dict[tuple[str, int], int
         latest = kafka_positions(source.latest_offset)
         for partition, position in kafka_positions(source.end_offset).items():
             if partition in latest:
-                backlog[partition] = max(0, latest[partition] - position)
+                backlog[partition] = backlog.get(partition, 0) + max(0, latest[partition] - position)
     return backlog
 
 
@@ -92,5 +92,5 @@ def kafka_rows(sources: Sequence[SourceProgress]) -> dict[tuple[str, int], int]:
         start = kafka_positions(source.start_offset)
         if start:
             for partition, position in kafka_positions(source.end_offset).items():
-                rows[partition] = max(0, position - start.get(partition, 0))
+                rows[partition] = rows.get(partition, 0) + max(0, position - start.get(partition, 0))
     return rows

@@ -197,6 +197,16 @@ def test_a_partition_that_was_read_beyond_what_was_its_end_has_nothing_unread() 
     assert backlog_rows(report_of(0, [source]).sources) == {("a", 0): 0, ("a", 1): 6}
 
 
+def test_two_sources_of_one_stream_that_read_one_partition_are_added_up() -> None:
+    """As a union of the history, at a limited rate, and the newest rows of one topic."""
+    slow = {"startOffset": {"a": {"0": 10}}, "endOffset": {"a": {"0": 12}}, "latestOffset": {"a": {"0": 99}}}
+    newest = {each: {"a": {"0": 99}} for each in slow}
+    sources = report_of(0, [slow, newest]).sources
+
+    assert kafka_rows(sources) == {("a", 0): 2}
+    assert backlog_rows(sources) == {("a", 0): 87}
+
+
 def test_two_streams_that_share_a_source_each_go_by_their_own() -> None:
     """Both streams read source 0, only the first reads source 1: sources before a heartbeat may be another stream's."""
     run = begun(stream())
