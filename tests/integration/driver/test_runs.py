@@ -191,6 +191,13 @@ def test_rows_count_from_where_a_source_or_a_new_partition_began() -> None:
     assert kafka_rows(sources) == {("a", 0): 2, ("a", 1): 3}
 
 
+def test_rows_of_a_topic_that_is_subscribed_later_do_not_count_from_0() -> None:
+    """The topic may have deleted its first million records."""
+    sources = progress(0, {"a": {"0": 12}, "old": {"0": 1_000_010}}, start={"a": {"0": 10}}).sources
+
+    assert kafka_rows(sources) == {("a", 0): 2}
+
+
 def test_a_partition_that_was_read_beyond_what_was_its_end_has_nothing_unread() -> None:
     source = {"endOffset": {"a": {"0": 12, "1": 3}}, "latestOffset": {"a": {"0": 10, "1": 9}}}
 
