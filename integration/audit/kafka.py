@@ -22,6 +22,7 @@ from lowmark.sources.kafka.librdkafka import LibrdkafkaLog, may_pass, offset_of,
 from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
 from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES
 from lowmark.sources.kafka.settings import KafkaSettings
+from lowmark.sources.kafka.source import OWNED
 from lowmark.watermark.printable import counted
 from lowmark.watermark.replay.report import AuditReport
 
@@ -40,6 +41,7 @@ _WAIT_SECONDS = 0.2
 _LOOK_AGAIN_SECONDS = 3.0
 _APPENDED = 2  # TIMESTAMP_LOG_APPEND_TIME
 _NO_TIMESTAMP = 0
+_TAKEN = frozenset({"isolation.level"})  # although `KafkaSource` sets it by an argument
 
 
 @dataclass
@@ -66,7 +68,9 @@ class KafkaAudit:
             AuditImpossible: there is nothing to audit, or no broker answers.
             KeyboardInterrupt: `stop` ended the reading before the first row.
         """
-        settings = KafkaSettings(self.bootstrap_servers, self.options, self.give_up_after_seconds, read_committed=True)
+        # A file of properties may be that of an application, which commits, and reads on elsewhere after a loss.
+        options = {name: value for name, value in self.options.items() if name in _TAKEN or name not in OWNED}
+        settings = KafkaSettings(self.bootstrap_servers, options, self.give_up_after_seconds, read_committed=True)
         client = KafkaClient(settings, reached=False)
         try:
             part = TopicRange(client, self.bootstrap_servers, self.topics, self.question, self.now_us, self.notes)

@@ -15,7 +15,7 @@ from lowmark.integration.transport.measure import Measured
 from lowmark.sources.metric_group import added_up
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import SplitId
+from lowmark.watermark import SplitId, SplitState
 from lowmark.watermark.moment import none_first
 from lowmark.watermark.splits.events import (
     BatchPlanned,
@@ -82,8 +82,10 @@ class PlannedSplits(Splits):
         offset = planned_to(sources)
         if offset is None or (self.planner is not None and offset.checkpoint in self.planner.plans):
             return
+        live = list(map(self._id, offset.positions))
+        yield from self._begin_again(live)
         known = frozenset(self.watermarks.splits)
-        new = [split for split in map(self._id, offset.positions) if split not in known]
+        new = [split for split in live if split not in known]
         if new:
             yield SplitsDiscovered(tuple(new))
 
@@ -93,6 +95,7 @@ class PlannedSplits(Splits):
         self._planner_counts = planned.metrics
         self.source_metrics = added_up([self._planner_counts, self._reader_counts])
         self.has_backlog = any(rows > 0 for rows in planned.backlog_rows.values())
+        yield from self._begin_again([split for name, split in ids.items() if name not in planned.finished])
         known = frozenset(self.watermarks.splits)
         new = [split for split in ids.values() if split not in known]
         lacking = {name: of for name, of in planned.splits.items() if of and self.watermarks.lacks_parents(ids[name])}
@@ -113,6 +116,19 @@ class PlannedSplits(Splits):
         yield from self._pause(planned.paused)
         if planned.complete:
             yield InputEnded()
+
+    def _begin_again(self, live: Sequence[SplitId]) -> Iterator[Event]:
+        """Forget live splits that have ended, such as the partitions of a topic that is subscribed again.
+
+        The rows of such a split come from its beginning on, so the split is new, and is waited for.
+        """
+        if not self.watermarks.states[SplitState.FINISHED]:
+            return
+        ended = {split for split, state, _ in self.watermarks.standings() if state is SplitState.FINISHED}
+        if again := tuple(split for split in live if split in ended):
+            for split in again:
+                self._finished.pop(split, None)
+            yield SplitsRemoved(again)
 
     def _resharded(self, parents_of: Mapping[str, Sequence[str]]) -> Iterator[Event]:
         if parents_of:

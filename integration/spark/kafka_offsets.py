@@ -77,20 +77,21 @@ def backlog_rows(sources: Sequence[SourceProgress]) -> dict[tuple[str, int], int
         latest = kafka_positions(source.latest_offset)
         for partition, position in kafka_positions(source.end_offset).items():
             if partition in latest:
-                backlog[partition] = max(0, latest[partition] - position)
+                backlog[partition] = backlog.get(partition, 0) + max(0, latest[partition] - position)
     return backlog
 
 
 def kafka_rows(sources: Sequence[SourceProgress]) -> dict[tuple[str, int], int]:
     """Number of offsets that each Kafka partition moved in the batch, including aborted and compacted records.
 
-    A partition that is missing in the start offset is new, and Spark reads it from its beginning. A source without a
-    start offset is left out, because its beginning is unknown.
+    A partition that is missing in the start offset is new, and begins at 0 if the start offset has its topic. A new
+    topic, and a source without a start offset, are left out, because their beginning is unknown.
     """
     rows: dict[tuple[str, int], int] = {}
     for source in sources:
         start = kafka_positions(source.start_offset)
-        if start:
-            for partition, position in kafka_positions(source.end_offset).items():
-                rows[partition] = max(0, position - start.get(partition, 0))
+        known = {topic for topic, _ in start}
+        for partition, position in kafka_positions(source.end_offset).items():
+            if partition[0] in known:
+                rows[partition] = rows.get(partition, 0) + max(0, position - start.get(partition, 0))
     return rows

@@ -113,7 +113,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
             if (key := split.key) not in failed and key in ends:
                 end = self._end(split, topics.get(split.topic), begins.get(key), ends[key])
                 if end is None:
-                    short[key] = ValueError(f"it ends at offset {ends[key]}, and was read up to offset {split.start}")
+                    short[key] = ValueError(f"it ends at offset {ends[key]}, and is read from offset {split.start} on")
                 else:
                     plan[split.split_id] = end
         if short:  # a new client may ask another broker
@@ -229,7 +229,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
                 return None
             # Positions do not go back. The partition may grow again, but the rows up to a stop count as lost.
             first, resume = (end, start) if split.stop is None else (start, split.stop)
-            short = f"the partition ends at offset {end} now, before what was read of it"
+            short = f"the partition ends at offset {end} now, and is read from offset {start} on"
             later = f"a later record with an offset below {resume} is not read"
             self._loss.found(split, first, resume, f"{short}; {later}", COMPLETE_LEADER)
             return SplitEnd(start, rows=0, finished=split.stop is not None)

@@ -82,7 +82,8 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
             (by the group of the consumer option `group.id`; earliest without a commit), a `KafkaOffsets`, or offsets
             by (topic, partition). Partitions found later begin at their first record.
         stop: None: the source never ends. Otherwise as `start`: each partition ends before that offset, looked up once;
-            "latest", and a timestamp after all records, mean the end at that time.
+            "latest", and a timestamp after all records, mean the end at that time. A partition keeps its begin and its
+            end in the checkpoint, so another `start` or `stop` at a restart has no effect on partitions that it knows.
         discover_every: how often to look for new partitions, a duration; None: only at the start.
         on_data_loss: for records that were deleted before they were read: "error", or "go_on" without these records.
         isolation: "read_committed", or "read_uncommitted" to read the records of open and aborted transactions too.

@@ -12,8 +12,11 @@ from .offsets import TopicPartitionId
 
 LONGER_RETENTION = "give the topic a longer retention than the query may stand still"
 LATER_DELETION = "delete a topic only after the query has committed its last batch, or stop the query before"
-COMPLETE_LEADER = "let no replica that lacks records become a leader (unclean.leader.election.enable=false)"
-"""What avoids a loss: of deleted records, of a deleted topic, and of the records that a new leader lacks."""
+COMPLETE_LEADER = (
+    "begin at an offset that the partition has, also by start= or a group's commit, and let no replica that lacks "
+    "records become a leader (unclean.leader.election.enable=false)"
+)
+"""What avoids a loss: of deleted records, of a deleted topic, and of records behind the end of a partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, Producer, TopicPartition
 from lowmark.integration.audit import kafka_range
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader, json_path
@@ -213,6 +213,39 @@ def test_nothing_is_left_behind(kafka: Broker, created: str) -> None:
     assert kafka.end_offsets(created) == before
     groups = kafka.admin.list_consumer_groups().result(30).valid
     assert not [group.group_id for group in groups if group.group_id == "lowmark"]
+
+
+def test_the_properties_of_an_application_neither_commit_nor_skip_rows(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, group = kafka.create_topic(), "an-application"
+    kafka.produce(topic, orders(1_000, partitions=1))
+    find = kafka_range.TopicRange.find
+
+    def found_before_records_are_deleted(part: kafka_range.TopicRange) -> tuple[kafka_range.Offsets, ...]:
+        found = find(part)
+        before = TopicPartition(topic, 0, 400)
+        kafka.admin.delete_records([before])[before].result(30)
+        return found
+
+    monkeypatch.setattr(kafka_range.TopicRange, "find", found_before_records_are_deleted)
+    report = audited(
+        kafka,
+        topic,
+        options={
+            "group.id": group,
+            "enable.auto.commit": "true",
+            "enable.auto.offset.store": "true",
+            "auto.offset.reset": "latest",
+        },
+    )
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
+    [committed] = consumer.committed([TopicPartition(topic, 0)], timeout=30)
+    consumer.close()
+
+    assert report.rows == 600
+    assert f"offsets 0 to 399 of {topic}/0 were deleted before they were read" in report.notes
+    assert committed.offset == OFFSET_INVALID
 
 
 def _aborted(kafka: Broker) -> str:

@@ -105,6 +105,36 @@ def test_a_batch_that_runs_again_after_a_kill_waits_for_the_splits_that_have_no_
     assert fed.run.low_watermark_us == low(70)
 
 
+def test_a_split_that_ended_and_is_read_again_is_waited_for_like_a_new_one() -> None:
+    """As a topic that is subscribed again: its partitions have the names that they had before."""
+    fed = Fed("read")
+    claimed(fed, 4, 100, finished=("b",))
+    fed.report(3, a=100)
+    claimed(fed, 5, 200, "a", splits={"a": ()})
+    fed.report(4, a=200)
+    assert fed.run.status(fed.now_us).splits["b"].state is SplitState.FINISHED
+    claimed(fed, 6, 300, "a")
+    assert (fed.run.low_watermark_us, fed.run.status(fed.now_us).holder) == (low(200), "b")
+    claimed(fed, 7, 400, finished=("b",))
+    fed.report(6, a=400, b=400)
+
+    assert fed.run.status(fed.now_us).splits["b"].state is SplitState.FINISHED
+    assert fed.run.low_watermark_us == low(400)
+
+
+def test_a_split_that_ended_and_is_read_again_by_a_batch_that_runs_again_is_waited_for() -> None:
+    fed = Fed("read")
+    claimed(fed, 4, 100, finished=("b",))
+    fed.report(3, a=100)
+    state = fed.run.stream.state_of(fed.run.watermarks)
+    fed.run = StreamRun.attach(fed.stream, token="again", resumes="t", state=state, now_us=fed.now_us)
+    fed.run.places, fed.run.written = {1: [0]}, True
+    fed.reported_to = {"a": 5, "b": 0}
+    fed.report(4, a=200)
+
+    assert (fed.run.low_watermark_us, fed.run.status(fed.now_us).holder) == (low(100), "b")
+
+
 def test_a_child_known_from_a_batch_that_runs_again_begins_where_its_parent_ended() -> None:
     fed = Fed("read")
     run_again(fed, {"a": 5, "child": 0})

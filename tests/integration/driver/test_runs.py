@@ -191,10 +191,27 @@ def test_rows_count_from_where_a_source_or_a_new_partition_began() -> None:
     assert kafka_rows(sources) == {("a", 0): 2, ("a", 1): 3}
 
 
+def test_rows_of_a_topic_that_is_subscribed_later_do_not_count_from_0() -> None:
+    """The topic may have deleted its first million records."""
+    sources = progress(0, {"a": {"0": 12}, "old": {"0": 1_000_010}}, start={"a": {"0": 10}}).sources
+
+    assert kafka_rows(sources) == {("a", 0): 2}
+
+
 def test_a_partition_that_was_read_beyond_what_was_its_end_has_nothing_unread() -> None:
     source = {"endOffset": {"a": {"0": 12, "1": 3}}, "latestOffset": {"a": {"0": 10, "1": 9}}}
 
     assert backlog_rows(report_of(0, [source]).sources) == {("a", 0): 0, ("a", 1): 6}
+
+
+def test_two_sources_of_one_stream_that_read_one_partition_are_added_up() -> None:
+    """As a union of the history, at a limited rate, and the newest rows of one topic."""
+    slow = {"startOffset": {"a": {"0": 10}}, "endOffset": {"a": {"0": 12}}, "latestOffset": {"a": {"0": 99}}}
+    newest = {each: {"a": {"0": 99}} for each in slow}
+    sources = report_of(0, [slow, newest]).sources
+
+    assert kafka_rows(sources) == {("a", 0): 2}
+    assert backlog_rows(sources) == {("a", 0): 87}
 
 
 def test_two_streams_that_share_a_source_each_go_by_their_own() -> None:

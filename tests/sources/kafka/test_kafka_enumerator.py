@@ -246,6 +246,8 @@ def test_a_bounded_source_looks_once_and_stops_where_it_shall() -> None:
         assert (context.periods, context.no_more_splits) == ([], {0, 1})
         _, restarted = enumerated(client, stop=stop, state=enumerator.snapshot_state(1))
         assert (restarted.assigned, restarted.no_more_splits) == ([], {0, 1})
+        _, live = enumerated(client, state=enumerator.snapshot_state(1))
+        assert live.assigned == [], "the known partitions keep their ends"
 
 
 def test_what_is_named_must_be_there_at_first_and_may_go_later() -> None:
