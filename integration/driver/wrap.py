@@ -23,6 +23,7 @@ from lowmark.integration.spark import versions
 from lowmark.integration.spark.logical_plan import InputPlan
 from lowmark.integration.spark.sessions import session_of
 from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
+from lowmark.integration.transport.mapped import DELAY_KEY, without_delay
 from lowmark.integration.transport.split_key import quoted
 from lowmark.sources.spark import named_reader
 from lowmark.sources.spark.settings import is_true
@@ -35,7 +36,6 @@ from .stream import Stream
 
 log = logging.getLogger("lowmark")
 
-DELAY_KEY = "spark.watermarkDelayMs"
 _ROWS_AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _TIME, _MARKER, _ROW = COLUMNS
 
@@ -159,6 +159,9 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
         df: checked by `check_input`; event time already assigned.
     """
     delay_ms = stream.strategy.delay_ms
+    for field in df.schema.fields:
+        if field.name != event_time and DELAY_KEY in field.metadata:
+            df = df.withMetadata(field.name, without_delay(field.metadata))  # Spark refuses two event times
     metadata = {**df.schema[event_time].metadata, DELAY_KEY: delay_ms}
     # The rename stands below the observation, where it costs no projection of its own. A `withColumn` of Spark Connect
     # would drop the metadata.

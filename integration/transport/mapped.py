@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
+DELAY_KEY = "spark.watermarkDelayMs"
+"""Key in the metadata of a column, by which Spark knows an event time."""
 _TIME = "time"
 # Above so many groups, groups are merged again, which keeps a task of thousands of splits and batches small.
 _MOST_GROUPS = 65_536
@@ -63,7 +65,9 @@ class BatchMap:
 
     def apply(self, df: DataFrame) -> DataFrame:
         """Return the same rows, with event times assigned if there is an assigner."""
-        fields = [StructField(f.name, f.dataType, nullable=True, metadata=f.metadata) for f in df.schema.fields]
+        fields = [
+            StructField(f.name, f.dataType, nullable=True, metadata=without_delay(f.metadata)) for f in df.schema.fields
+        ]
         if self.strategy.timestamp_assigner is not None:
             names = df.columns
             at = names.index(self.event_time) if self.event_time in names else len(names)
@@ -238,6 +242,11 @@ class MappedMeasure(TrackedMeasure):
             split = None if self.key.integral and values[0] is None else self.key.split_id(values)
             known = self._known[text] = split, self.key.name(values)
         return known
+
+
+def without_delay(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a column that is no event time; Parquet files keep the mark of an earlier query's."""
+    return {key: value for key, value in metadata.items() if key != DELAY_KEY}
 
 
 def _grouped(keys: Sequence[Any], micros: Any) -> pa.Table:

@@ -150,15 +150,24 @@ def register_class(spark: SparkSession, source: type[DataSource]) -> None:
         spark.dataSource.register(source)
         return
     environment = spark.sparkContext.environment  # Spark copies the environment at each registration
+    # Where the thread's active session is another one, Spark refuses each source that the other session knows.
+    jvm, session = spark._jvm, spark._jsparkSession  # noqa: SLF001  # there is no other way to Spark's Java objects
+    sessions: Any = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    active = sessions.getActiveSession()
     with _registering:
         before = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([*startup.__path__, *([before] if before else [])])
         try:
+            sessions.setActiveSession(session)
             spark.dataSource.register(source)
         finally:
             del environment["PYTHONPATH"]
             if before is not None:
                 environment["PYTHONPATH"] = before
+            if active.isDefined():
+                sessions.setActiveSession(active.get())
+            else:
+                sessions.clearActiveSession()
 
 
 def is_connect(spark: object) -> bool:

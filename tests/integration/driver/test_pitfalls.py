@@ -602,6 +602,17 @@ def test_pitfall_50_a_stream_of_another_session_is_heard(
     assert ran.watermark == 199.999
 
 
+def test_pitfall_50_two_sessions_of_a_thread_each_have_a_service_and_late_rows(
+    service: LowWatermarkService, spark: SparkSession, tmp_path: Path
+) -> None:
+    other = spark.newSession()
+    with LowWatermarkService(other) as beside:
+        for at, (its, session) in enumerate(((service, spark), (service, other), (beside, other))):
+            rows = Feed(session, tmp_path / str(at)).df
+            wrapped = its.wrap(rows, name="orders", event_time="ts", split="split", late="is_late")
+            assert wrapped.columns == [*rows.columns, "is_late"]
+
+
 def test_pitfall_54_two_queries_from_one_wrapped_dataframe(
     service: LowWatermarkService, feed: Feed, tmp_path: Path
 ) -> None:

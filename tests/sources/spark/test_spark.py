@@ -48,6 +48,17 @@ SCRIPT = StreamScript(
 )
 
 
+def test_a_format_is_registered_in_each_session_of_a_thread(spark: SparkSession) -> None:
+    """The thread's active session stays the first one, as where notebooks share a driver."""
+    other = spark.newSession()
+    for session in (spark, other, other, spark):
+        register(session)
+        stream = session.readStream.format("lowmark_generator").option("script", json.dumps(SCRIPT.to_plain()))
+        assert stream.load().isStreaming
+    active: Any = spark.getActiveSession()
+    assert active._jsparkSession.equals(spark._jsparkSession)
+
+
 @pytest.mark.parametrize("ticks_per_batch", [3, 11])
 def test_a_paced_generator_gives_its_rows_in_batches_of_whole_ticks(
     spark: SparkSession, tmp_path: Path, ticks_per_batch: int

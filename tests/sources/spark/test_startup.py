@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyspark
 import pytest
@@ -68,7 +69,7 @@ def test_only_our_sources_start_so(before: dict[str, str]) -> None:
     def register(source: type[DataSource]) -> None:
         seen.update(environment)
 
-    session: Any = SimpleNamespace(
+    session: Any = MagicMock(
         sparkContext=SimpleNamespace(environment=environment), dataSource=SimpleNamespace(register=register)
     )
     register_class(session, DataSource)
@@ -89,7 +90,7 @@ def test_sources_that_two_threads_register_leave_the_environment_as_it_was() -> 
         else:
             both.set()
 
-    session: Any = SimpleNamespace(
+    session: Any = MagicMock(
         sparkContext=SimpleNamespace(environment=environment), dataSource=SimpleNamespace(register=register)
     )
     other = threading.Thread(target=register_class, args=(session, DataSource))
