@@ -106,8 +106,7 @@ function show(state) {
   splits.take(state);
   const run = state.runs.find(({ id }) => id === state.selected);
   if (state.whole && run !== undefined && !histories.has(run.id)) {
-    const by = state.now_us - clockOf(run, state);
-    histories.set(run.id, state.rises.map(([at, low]) => ({ at: at + by, low, native: null, least: null, most: null })));
+    histories.set(run.id, state.rises.map(([at, low]) => ({ at, low, native: null, least: null, most: null })));
   }
   streams(state);
   queries(state);

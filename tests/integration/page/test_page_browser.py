@@ -19,10 +19,13 @@ from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.page import page as audit_page
 from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.metrics.collector import StreamCollector
-from lowmark.integration.page.app import PageServer
+from lowmark.integration.page.app import PageServer, application
 from lowmark.integration.page.look import Look, all_services
+from lowmark.integration.page.picture import Picture
+from lowmark.integration.process.http_server import HttpServer
 from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
 from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.moment import datetime_of
 from lowmark.watermark.printable import printable
 from lowmark.watermark.splits.events import BatchCounts
 from lowmark.watermark.tasks.status import run_mark
@@ -31,7 +34,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.commands.audit_example import write
 from tests.integration.feed import Feed, Ran, start, windows
 from tests.integration.metrics.test_metrics import SECOND_US, FakeRun, FakeService
-from tests.integration.page.test_page import ADDRESS, FakeServices, two_splits
+from tests.integration.page.test_page import ADDRESS, Clock, FakeServices, two_splits
 from tests.servers.chromium import watched
 from tests.servers.local import http_get, no_thread_stays, wait_until
 
@@ -425,6 +428,45 @@ def test_a_stream_in_view_stays_in_view_when_its_query_begins_again(browser: Bro
         page.wait_for_function("() => document.querySelector('#holder').textContent !== 'before'")
         assert (text(page, "#stream-name"), text(page, "#holder")) == ("orders", "after")
         assert page.url.endswith(run_mark("t4")), "a reload shows the same"
+
+
+@contextmanager
+def page_at(browser: Browser, look: Look, clock: Clock) -> Iterator[Page]:
+    """The page of a server with a clock of its own."""
+    server = HttpServer(application(Picture(look, clock)), host="127.0.0.1", port=0, name="lowmark-page")
+    try:
+        with opened(browser, f"http://127.0.0.1:{server.port}/") as page:
+            yield page
+    finally:
+        server.stop()
+
+
+def seen_minutes(page: Page) -> str | None:
+    """What the page's picture of the last hour spans."""
+    return str(page.locator("#history-words").text_content()).partition(".")[0]
+
+
+def test_the_last_hour_of_a_service_that_is_gone_stays_at_its_time(browser: Browser) -> None:
+    run = FakeRun("t1")
+    run.report({"a": 100 * SECOND_US})
+    services, clock = FakeServices({ADDRESS: [run]}), Clock(run.now_us)
+
+    def look(request: StatusRequest, address: str | None) -> dict[str, StatusReply | str]:
+        answers = services(request, address)
+        for answer in answers.values():
+            assert isinstance(answer, StatusReply)
+            for stream in answer.streams:
+                stream["run"]["now"] = datetime_of(run.now_us).isoformat()
+        return answers
+
+    with page_at(browser, look, clock) as page:
+        shows(page, "#holder", "a")
+        del services.runs[ADDRESS]
+        clock.us += 1_200 * SECOND_US
+        shows(page, "#stream-verdict", "gone")
+        page.reload()
+        shows(page, "#stream-verdict", "gone")
+        assert seen_minutes(page) == "Seen for 20m 1s"
 
 
 def test_nothing_is_kept_of_a_stream_that_is_gone(browser: Browser, served: tuple[FakeServices, str]) -> None:
