@@ -657,6 +657,28 @@ def test_a_signal_at_any_line_of_a_wait_ends_the_wait() -> None:
     assert ended.stderr.splitlines()[-1].endswith("Terminated")
 
 
+_A_SIGNAL_ELSEWHERE = """
+import os, signal, threading
+from lowmark.integration.cli.common import until_ended
+
+def take_it():
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    os.kill(os.getpid(), signal.SIGTERM)
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # only the other thread takes it
+with until_ended() as ended:
+    threading.Timer(0.1, take_it).start()
+    print(ended(None))
+"""
+
+
+@pytest.mark.slow  # starts a process
+def test_a_signal_that_does_not_interrupt_a_wait_ends_it() -> None:
+    """As of a signal that comes at the moment in which the wait begins."""
+    waits = [sys.executable, "-c", _A_SIGNAL_ELSEWHERE]
+    assert subprocess.run(waits, capture_output=True, text=True, check=False, timeout=60).stdout == "True\n"
+
+
 @pytest.mark.slow  # starts a process
 @pytest.mark.parametrize(("by", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_watch_stands_still_in_colours_and_gives_the_terminal_back(
