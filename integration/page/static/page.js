@@ -8,6 +8,7 @@ import { Splits } from "./splits.js";
 const EVERY_MS = 1000;
 const PATIENCE_MS = 12_000;
 const HISTORY_US = 60 * 60e6;
+const GAP_US = 60e6;
 const SAY_EVERY_MS = 10_000;
 const LEADS = { "query failed": "The query has failed", "coordinator away": "Its coordinator does not answer", "no event time": "No usable event time",
   "wrong clock": "Wrong clock of", "silent split": "Silent split" };
@@ -105,8 +106,12 @@ function show(state) {
   put($("services"), `${many(state.services.length, "service")}, ${many(state.runs.length, "query", "queries")}`);
   splits.take(state);
   const run = state.runs.find(({ id }) => id === state.selected);
-  if (state.whole && run !== undefined && !histories.has(run.id)) {
-    histories.set(run.id, state.rises.map(([at, low]) => ({ at, low, native: null, least: null, most: null })));
+  if (run !== undefined && !seenUntil(run.id, state.now_us)) {
+    if (state.whole) histories.set(run.id, state.rises.map(([at, low]) => ({ at, low, native: null, least: null, most: null })));
+    else {
+      histories.delete(run.id);
+      version = null; // the next answer is whole, and has the last hour
+    }
   }
   streams(state);
   queries(state);
@@ -121,8 +126,15 @@ function show(state) {
   }
   document.title = `${run.shown}: ${run.verdict}, lowmark`;
   stream(run, state);
-  remember(run, state);
+  if (histories.has(run.id)) remember(run, state);
   announce(run);
+}
+
+// Whether this browser has looked at the run up to now: not while its tab was hidden, or another stream was in view. A line
+// over that time would say that the low watermark stood. After a step of the clock the times of before mean nothing.
+function seenUntil(run, now) {
+  const points = histories.get(run);
+  return points !== undefined && points.length > 0 && Math.abs(now - points.at(-1).at) < GAP_US;
 }
 
 function streams({ runs, selected }) {
@@ -243,11 +255,10 @@ function queries({ runs, services }) {
 
 // The low watermark of the last hour, which the driver keeps; splits and native Spark's since this browser looks.
 function remember(run, { now_us: at }) {
-  const points = histories.get(run.id) ?? [];
+  const points = histories.get(run.id);
   const [least, most] = splits.reach;
   points.push({ at, low: run.low_watermark_us, native: run.native_watermark_us, least, most });
   while (points[0].at < at - HISTORY_US) points.shift();
-  histories.set(run.id, points);
   drawHistory();
   put($("history-words"), historyInWords(points));
 }

@@ -431,11 +431,11 @@ def test_a_stream_in_view_stays_in_view_when_its_query_begins_again(browser: Bro
 
 
 @contextmanager
-def page_at(browser: Browser, look: Look, clock: Clock) -> Iterator[Page]:
+def page_at(browser: Browser, look: Look, clock: Clock, fragment: str = "") -> Iterator[Page]:
     """The page of a server with a clock of its own."""
     server = HttpServer(application(Picture(look, clock)), host="127.0.0.1", port=0, name="lowmark-page")
     try:
-        with opened(browser, f"http://127.0.0.1:{server.port}/") as page:
+        with opened(browser, f"http://127.0.0.1:{server.port}/{fragment}") as page:
             yield page
     finally:
         server.stop()
@@ -467,6 +467,41 @@ def test_the_last_hour_of_a_service_that_is_gone_stays_at_its_time(browser: Brow
         page.reload()
         shows(page, "#stream-verdict", "gone")
         assert seen_minutes(page) == "Seen for 20m 1s"
+
+
+_TAB = """shown => {
+    Object.defineProperty(document, "hidden", {value: !shown, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+@pytest.mark.parametrize("way", ["hidden", "another stream"])
+def test_the_last_hour_has_what_rose_while_nobody_looked(browser: Browser, way: str) -> None:
+    """Otherwise a flat line would say that the low watermark stood."""
+    run, other = FakeRun("t1"), FakeRun("t2", stream="clicks")
+    for each in (run, other):
+        each.report({"a": 100 * SECOND_US})
+    clock = Clock(run.now_us)
+
+    def look(page: Page, stream: str) -> None:
+        if way == "hidden":
+            page.evaluate(_TAB, stream == "orders")
+        else:
+            page.evaluate(f"location.hash = '{run_mark('t1' if stream == 'orders' else 't2')}'")
+            shows(page, "#stream-name", stream)
+
+    services = FakeServices({ADDRESS: [run, other]})
+    with page_at(browser, services, clock, f"#{run_mark('t1')}") as page:
+        shows(page, "#stream-name", "orders")
+        page.locator("#rows th button").click()
+        look(page, "clicks")
+        for minute in range(120):
+            run.now_us = clock.us + 60 * SECOND_US
+            run.report({"a": (200 + 60 * minute) * SECOND_US})
+            clock.us = run.now_us
+        look(page, "orders")
+        shows(page, "#history-words", "Seen for 1h. The low watermark rose by 59m.")
+        assert page.locator("#rows tr.more").count() == (way == "hidden"), "a split stays open"
 
 
 def test_nothing_is_kept_of_a_stream_that_is_gone(browser: Browser, served: tuple[FakeServices, str]) -> None:
