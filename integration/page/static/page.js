@@ -21,6 +21,7 @@ let wanted = named();
 let newest = null;
 let lostSince = null;
 let timer = null;
+let asked = 0; // questions: two may be on their way, and only the answer to the last one is shown
 let told = { at: 0, text: "" };
 let before = null; // of the stream in view: what the last sentence for a screen reader went by
 
@@ -36,6 +37,8 @@ function named() {
 async function ask() {
   timer = null;
   if (document.hidden) return; // asked again when somebody looks
+  asked += 1;
+  const mine = asked;
   try {
     const question = new URLSearchParams();
     if (version !== null) question.set("since", version);
@@ -43,11 +46,13 @@ async function ask() {
     const answer = await fetch(`state?${question}`, { signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" });
     if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
     const text = await answer.text();
+    if (mine !== asked) return;
     performance.mark("lowmark-begin");
     show(JSON.parse(text));
     performance.measure("lowmark-update", "lowmark-begin");
     if (performance.getEntriesByName("lowmark-update").length > 120) performance.clearMeasures("lowmark-update");
   } catch (failed) {
+    if (mine !== asked) return;
     lose(failed);
   }
   again();

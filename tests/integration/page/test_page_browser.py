@@ -41,7 +41,7 @@ from tests.servers.local import http_get, no_thread_stays, wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
     from pyspark.sql import SparkSession
 
 HOSTILE = (
@@ -502,6 +502,27 @@ def test_the_last_hour_has_what_rose_while_nobody_looked(browser: Browser, way: 
         look(page, "orders")
         shows(page, "#history-words", "Seen for 1h. The low watermark rose by 59m.")
         assert page.locator("#rows tr.more").count() == (way == "hidden"), "a split stays open"
+
+
+def test_an_answer_that_comes_behind_that_to_a_later_question_changes_nothing(browser: Browser) -> None:
+    runs = [FakeRun("t1"), FakeRun("t2", stream="clicks")]
+    for run, split in zip(runs, ("of orders", "of clicks"), strict=True):
+        run.report({split: 100 * SECOND_US})
+    kept: list[Route] = []
+    with page_of(browser, FakeServices({ADDRESS: runs}), f"#{run_mark('t1')}") as page:
+        shows(page, "#rows", "of orders")
+        page.route(lambda url: "/state" in url, lambda route: route.continue_() if kept else kept.append(route))
+        wait_until(lambda: page.evaluate("1") == 1 and bool(kept), "the next question")
+        late = kept[0].fetch()
+        page.evaluate(f"location.hash = '{run_mark('t2')}'")
+        shows(page, "#rows", "of clicks")
+        page.evaluate(
+            "new MutationObserver(() => { window.changed = true; })"
+            ".observe(document.querySelector('#stream-name'), {childList: true, characterData: true, subtree: true})"
+        )
+        with page.expect_response(lambda response: run_mark("t2") in response.url):  # to the next question
+            kept[0].fulfill(response=late)
+        assert page.evaluate("window.changed") is None
 
 
 def test_nothing_is_kept_of_a_stream_that_is_gone(browser: Browser, served: tuple[FakeServices, str]) -> None:
