@@ -193,8 +193,11 @@ function stream(run, state) {
   group(run);
   held(run);
   $("left-out-section").hidden = run.left_out.length === 0;
-  put($("left-out-heading"), `${many(run.states.idle ?? run.left_out.length, "idle split is", "idle splits are")} left out`);
-  fillList($("left-out"), run.left_out, () => element("li"), (item, [name, why]) => put(item, `${name}: ${why}`));
+  const idle = run.states.idle ?? run.left_out.length;
+  put($("left-out-heading"), `${many(idle, "idle split is", "idle splits are")} left out`);
+  const told = run.left_out.map(([name, why]) => `${name}: ${why}`);
+  if (idle > told.length) told.push(`and ${count(idle - told.length)} more`);
+  fillList($("left-out"), told, () => element("li"), put);
   put($("explanation"), run.explanation);
 }
 

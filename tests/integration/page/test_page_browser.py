@@ -312,6 +312,18 @@ def test_on_a_phone_no_column_is_cut_and_a_wrong_clock_is_named(browser: Browser
         assert "wrong clock" in text(page, "#rows tr.holds")
 
 
+def test_the_list_of_the_splits_that_are_left_out_says_how_many_are_not_in_it(browser: Browser) -> None:
+    run = FakeRun("t1", strategy=WatermarkStrategy().with_idleness("1 minute", clock="time"))
+    names = [f"s{n:02}" for n in range(25)]
+    run.report(dict.fromkeys(names, 100 * SECOND_US), backlog_rows=dict.fromkeys(names, 0))
+    run.now_us += 100 * SECOND_US
+    run.report({"s00": 200 * SECOND_US})
+    with page_of(browser, FakeServices({ADDRESS: [run]})) as page:
+        shows(page, "#left-out-heading", "24 idle splits are left out")
+        told = page.locator("#left-out li").all_text_contents()
+        assert [each.partition(":")[0] for each in told] == [*names[1:11], "and 14 more"]
+
+
 def test_a_split_with_late_reports_is_called_what_explain_calls_it(browser: Browser) -> None:
     run = FakeRun("t1")
     run.report({"a": 100 * SECOND_US, "b": 100 * SECOND_US})
