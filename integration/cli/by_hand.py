@@ -102,7 +102,7 @@ def _mark(name: str, splits: list[str], connect: str | None, *, idle: bool, for_
         print_json({"address": address, "stream": name, "marked": marked})
         return
     for each in said:
-        now = "takes part" if each.why is None else f"is {each.why}"
+        now = "is not left out by hand" if each.why is None else f"is {each.why}"  # it may be idle by itself
         print_lines(f"lowmark: from the next batch on split {each.split} {now} (query {each.query})")
 
 

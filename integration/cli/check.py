@@ -19,8 +19,8 @@ from lowmark.watermark.printable import counted, printable
 
 from .asking import ask
 from .common import Connect, Debug, Json, Name
+from .show_streams import by_hand
 
-_BY_HAND_SHOWN = 10
 _MOVING, _STUCK, _UNREACHABLE = 0, 1, 2
 _NO_QUERY = "services answer, and none of them has a query with a wrapped stream"
 _NO_SERVICE = "a coordinator answers, and no service here has such a stream: ask on the machine of its driver"
@@ -82,7 +82,7 @@ def _json(stream: dict[str, Any], word: str) -> dict[str, Any]:
 def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
     # Not converted to `StreamStatus`, because a service of another version may use words that are not known here.
     set_by_hand = msgspec.convert(stream.get("set_by_hand", []), list[SetByHand])
-    facts = (*_clocks(stream), *map(str, set_by_hand), *_by_hand(stream), *_left_alone(stream))
+    facts = (*_clocks(stream), *map(str, set_by_hand), *by_hand(stream), *_left_alone(stream))
     beside = "".join(f"; {printable(fact)}" for fact in facts)
     if word == "failed":
         return f", {printable(stream['why'])}"
@@ -103,13 +103,6 @@ def _clocks(stream: dict[str, Any]) -> list[str]:
     """The splits whose clocks are wrong; the holder's is in ``why``."""
     clocks = msgspec.convert(stream["wrong_clocks"], list[WrongClock])
     return [str(clock) for clock in clocks if stream["cause"] != "wrong clock" or clock.split != stream["holder"]]
-
-
-def _by_hand(stream: dict[str, Any]) -> list[str]:
-    splits = stream.get("by_hand", [])  # an earlier version of the service has none
-    left_out = [f"split {name} is {why}" for name, why in splits[:_BY_HAND_SHOWN]]
-    more = len(splits) - len(left_out)
-    return [*left_out, f"{counted(more, 'more split', ('is', 'are'))} left out by hand"] if more else left_out
 
 
 def _left_alone(stream: dict[str, Any]) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +25,7 @@ EXIT_CODES = (
     "143 terminated."
 )
 
+_TURN_SECONDS = 0.5
 SHOWN = 50  # splits of a stream, or tasks of a source
 _NONE_RUNS: dict[str | None, dict[str, list[object]]] = {  # by command: its JSON when no service runs
     "status": {"services": [], "coordinators": []},
@@ -41,14 +44,20 @@ def until_ended() -> Iterator[Callable[[float | None], bool]]:
     The block gets a function that waits so many seconds, None: without limit, and returns whether a signal came.
     A handler that raised would do so anywhere, and an exception inside gRPC or a destructor can get lost. A
     threading.Event would wait for its own lock for ever if its handler ran inside its wait; a SimpleQueue may be put
-    to at any time.
+    to at any time. The wait goes in turns, because a signal that comes just before a turn does not interrupt it, and
+    its handler runs only behind the turn.
     """
     told: SimpleQueue[int] = SimpleQueue()
     came: list[int] = []
 
     def ended(seconds: float | None) -> bool:
-        with suppress(Empty):
-            came.append(told.get(timeout=seconds))
+        ends = math.inf if seconds is None else time.monotonic() + seconds
+        while not came:
+            left = ends - time.monotonic()
+            with suppress(Empty):
+                came.append(told.get(timeout=max(0.0, min(left, _TURN_SECONDS))))
+            if left <= _TURN_SECONDS:
+                break
         return bool(came)
 
     with on_signals([signal.SIGINT, signal.SIGTERM], lambda number, _frame: told.put(number)):

@@ -14,6 +14,7 @@ from lowmark.watermark.splits.status import by_need
 from rich.table import Table
 from rich.text import Text
 
+_BY_HAND_SHOWN = 10
 _STYLES = {
     **dict.fromkeys(("failed", "stuck"), "bold red"),
     **dict.fromkeys(("silent", "waiting", "standing"), "yellow"),
@@ -52,6 +53,7 @@ def stream_table(stream: dict[str, Any], now_us: int) -> Table:
         ("next", seen.next),
         *(("clock", str(clock)) for clock in seen.clocks_beside),
         *(("set", str(each)) for each in seen.set_by_hand),
+        *(("by hand", each) for each in by_hand(stream)),
         ("splits", ", ".join(f"{count} {state}" for state, count in seen.states.items() if count) or "none yet"),
         ("rows", _rows(seen)),
     ]
@@ -61,6 +63,14 @@ def stream_table(stream: dict[str, Any], now_us: int) -> Table:
     whole.add_row(facts)
     whole.add_row(_split_table(seen, now_us))
     return whole
+
+
+def by_hand(stream: dict[str, Any]) -> list[str]:
+    """The splits that a person left out, of which a stream of many splits shows no row."""
+    splits = stream.get("by_hand", [])  # an earlier version of the service has none
+    left_out = [f"split {name} is {why}" for name, why in splits[:_BY_HAND_SHOWN]]
+    more = len(splits) - len(left_out)
+    return [*left_out, f"{counted(more, 'more split', ('is', 'are'))} left out by hand"] if more else left_out
 
 
 def _verdict(stream: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest, newest
 from lowmark.integration.verdict import VERDICTS, verdict
 from lowmark.watermark import SetByHand
-from lowmark.watermark.moment import none_first
+from lowmark.watermark.moment import none_first, us_of
 from lowmark.watermark.printable import printable
 from msgspec import convert
 
@@ -196,7 +196,7 @@ class Picture:
             passed = frozenset(stream["passed_over"])
             rows = (_row(split, of, passed) for split, of in stream["splits"].items())
             splits = self._splits.setdefault(_id(stream), _Splits())
-            splits.rises = stream["run"].pop("rises")
+            splits.rises = _by_the_wall_clock(stream["run"], self._now_us())
             splits.take(rows, self._version)
             if len(splits.gone) > _MOST_GONE_SPLITS:  # forgetting names means that every browser must begin anew
                 splits.gone.clear()
@@ -229,6 +229,13 @@ def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetim
         "explanation": explanation,
         "run": stream["run"],
     }
+
+
+def _by_the_wall_clock(run: Mapping[str, Any], now_us: int) -> list[list[int]]:
+    """The rises of a run, whose service has a clock of its own, now, because a service that is gone tells no time."""
+    now = run.get("now")
+    ahead_us = 0 if now is None else now_us - us_of(datetime.fromisoformat(now))
+    return [[at_us + ahead_us, low_us] for at_us, low_us in run["rises"]]
 
 
 def _clock(clock: Mapping[str, Any], stream: Mapping[str, Any]) -> list[Any]:

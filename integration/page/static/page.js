@@ -8,6 +8,7 @@ import { Splits } from "./splits.js";
 const EVERY_MS = 1000;
 const PATIENCE_MS = 12_000;
 const HISTORY_US = 60 * 60e6;
+const GAP_US = 60e6;
 const SAY_EVERY_MS = 10_000;
 const LEADS = { "query failed": "The query has failed", "coordinator away": "Its coordinator does not answer", "no event time": "No usable event time",
   "wrong clock": "Wrong clock of", "silent split": "Silent split" };
@@ -20,6 +21,7 @@ let wanted = named();
 let newest = null;
 let lostSince = null;
 let timer = null;
+let asked = 0; // questions: two may be on their way, and only the answer to the last one is shown
 let told = { at: 0, text: "" };
 let before = null; // of the stream in view: what the last sentence for a screen reader went by
 
@@ -35,6 +37,8 @@ function named() {
 async function ask() {
   timer = null;
   if (document.hidden) return; // asked again when somebody looks
+  asked += 1;
+  const mine = asked;
   try {
     const question = new URLSearchParams();
     if (version !== null) question.set("since", version);
@@ -42,11 +46,13 @@ async function ask() {
     const answer = await fetch(`state?${question}`, { signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" });
     if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
     const text = await answer.text();
+    if (mine !== asked) return;
     performance.mark("lowmark-begin");
     show(JSON.parse(text));
     performance.measure("lowmark-update", "lowmark-begin");
     if (performance.getEntriesByName("lowmark-update").length > 120) performance.clearMeasures("lowmark-update");
   } catch (failed) {
+    if (mine !== asked) return;
     lose(failed);
   }
   again();
@@ -105,9 +111,12 @@ function show(state) {
   put($("services"), `${many(state.services.length, "service")}, ${many(state.runs.length, "query", "queries")}`);
   splits.take(state);
   const run = state.runs.find(({ id }) => id === state.selected);
-  if (state.whole && run !== undefined && !histories.has(run.id)) {
-    const by = state.now_us - clockOf(run, state);
-    histories.set(run.id, state.rises.map(([at, low]) => ({ at: at + by, low, native: null, least: null, most: null })));
+  if (run !== undefined && !seenUntil(run.id, state.now_us)) {
+    if (state.whole) histories.set(run.id, state.rises.map(([at, low]) => ({ at, low, native: null, least: null, most: null })));
+    else {
+      histories.delete(run.id);
+      version = null; // the next answer is whole, and has the last hour
+    }
   }
   streams(state);
   queries(state);
@@ -122,8 +131,15 @@ function show(state) {
   }
   document.title = `${run.shown}: ${run.verdict}, lowmark`;
   stream(run, state);
-  remember(run, state);
+  if (histories.has(run.id)) remember(run, state);
   announce(run);
+}
+
+// Whether this browser has looked at the run up to now: not while its tab was hidden, or another stream was in view. A line
+// over that time would say that the low watermark stood. After a step of the clock the times of before mean nothing.
+function seenUntil(run, now) {
+  const points = histories.get(run);
+  return points !== undefined && points.length > 0 && Math.abs(now - points.at(-1).at) < GAP_US;
 }
 
 function streams({ runs, selected }) {
@@ -177,8 +193,11 @@ function stream(run, state) {
   group(run);
   held(run);
   $("left-out-section").hidden = run.left_out.length === 0;
-  put($("left-out-heading"), `${many(run.states.idle ?? run.left_out.length, "idle split is", "idle splits are")} left out`);
-  fillList($("left-out"), run.left_out, () => element("li"), (item, [name, why]) => put(item, `${name}: ${why}`));
+  const idle = run.states.idle ?? run.left_out.length;
+  put($("left-out-heading"), `${many(idle, "idle split is", "idle splits are")} left out`);
+  const told = run.left_out.map(([name, why]) => `${name}: ${why}`);
+  if (idle > told.length) told.push(`and ${count(idle - told.length)} more`);
+  fillList($("left-out"), told, () => element("li"), put);
   put($("explanation"), run.explanation);
 }
 
@@ -244,11 +263,10 @@ function queries({ runs, services }) {
 
 // The low watermark of the last hour, which the driver keeps; splits and native Spark's since this browser looks.
 function remember(run, { now_us: at }) {
-  const points = histories.get(run.id) ?? [];
+  const points = histories.get(run.id);
   const [least, most] = splits.reach;
   points.push({ at, low: run.low_watermark_us, native: run.native_watermark_us, least, most });
   while (points[0].at < at - HISTORY_US) points.shift();
-  histories.set(run.id, points);
   drawHistory();
   put($("history-words"), historyInWords(points));
 }

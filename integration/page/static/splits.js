@@ -16,6 +16,7 @@ export class Splits {
     this.all = new Map();
     this.first = 0;
     this.wanted = new Set();
+    this.selected = null; // the run whose splits these are
     this.open = null; // name of the split of which more is shown
     this.more = element("tr", { className: "more" }, element("td"));
     this.listed = [];
@@ -55,9 +56,10 @@ export class Splits {
     return { button, word };
   }
 
-  take({ whole, fields, splits, gone }) {
-    if (whole) {
-      this.all = new Map();
+  take({ whole, selected, fields, splits, gone }) {
+    if (whole) this.all = new Map();
+    if (selected !== this.selected) {
+      this.selected = selected;
       this.open = null;
       this.first = 0;
       this.listed = [];

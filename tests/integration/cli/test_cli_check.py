@@ -37,6 +37,7 @@ from lowmark.integration.transport import driver_rpc
 from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, StatusRequest, handler
 from lowmark.watermark import TaskId, format_duration_us
 from lowmark.watermark.moment import MOST_US
+from lowmark.watermark.splits.events import SplitsMarkedIdle
 from lowmark.watermark.splits.status import HolderSpell
 from lowmark.watermark.tasks.cap import Cap
 from rich.console import Console
@@ -204,6 +205,16 @@ def test_a_second_fact_stands_behind_a_semicolon_alone_and_one_thing_has_no_plur
     _, out, _ = call("check")
     assert ", 1 row unread, split b has the smallest watermark of 2 live splits; split s0 is left out" in out
     assert out.endswith("; 1 more split is left out by hand\n")
+
+
+def test_status_tells_of_a_split_that_a_person_left_out_also_where_it_has_no_row(driver: Driver) -> None:
+    many = run()
+    many.report({f"s{n:02}": 100 * SECOND_US for n in range(60)})
+    many.watermarks.handle(SplitsMarkedIdle(("s07",), "anna", None), many.now_us)
+    driver.runs.append(many)
+    _, out, _ = call("status")
+    assert "split s07 is left out by hand by anna" in " ".join(out.split())
+    assert "s07  idle" not in out
 
 
 def test_a_service_of_a_later_version_may_tell_what_this_one_has_no_word_for(driver: Driver) -> None:
@@ -655,6 +666,28 @@ def test_a_signal_at_any_line_of_a_wait_ends_the_wait() -> None:
     ended = subprocess.run(waits, capture_output=True, text=True, check=False, timeout=60)
     assert ended.stdout == "True\n"
     assert ended.stderr.splitlines()[-1].endswith("Terminated")
+
+
+_A_SIGNAL_ELSEWHERE = """
+import os, signal, threading
+from lowmark.integration.cli.common import until_ended
+
+def take_it():
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    os.kill(os.getpid(), signal.SIGTERM)
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # only the other thread takes it
+with until_ended() as ended:
+    threading.Timer(0.1, take_it).start()
+    print(ended(None))
+"""
+
+
+@pytest.mark.slow  # starts a process
+def test_a_signal_that_does_not_interrupt_a_wait_ends_it() -> None:
+    """As of a signal that comes at the moment in which the wait begins."""
+    waits = [sys.executable, "-c", _A_SIGNAL_ELSEWHERE]
+    assert subprocess.run(waits, capture_output=True, text=True, check=False, timeout=60).stdout == "True\n"
 
 
 @pytest.mark.slow  # starts a process

@@ -94,6 +94,8 @@ def test_the_command_line_marks_and_takes_back(service: LowWatermarkService, ran
     code, out, _ = call("active", "orders", "b/5", "--json", *connect)
     assert (code, '"why": null' in out) == (0, True)
     assert service.status("orders").by_hand == ()
+    code, out, _ = call("active", "orders", "b/5", *connect)  # a split that is idle by itself stays so
+    assert (code, "split b/5 is not left out by hand" in out) == (0, True)
 
     code, _, error = call("idle", "orders", "b5", "--until-it-speaks", *connect)
     assert (code, "did you mean b/5?" in error) == (2, True)

@@ -19,10 +19,13 @@ from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.page import page as audit_page
 from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.metrics.collector import StreamCollector
-from lowmark.integration.page.app import PageServer
+from lowmark.integration.page.app import PageServer, application
 from lowmark.integration.page.look import Look, all_services
+from lowmark.integration.page.picture import Picture
+from lowmark.integration.process.http_server import HttpServer
 from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
 from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.moment import datetime_of
 from lowmark.watermark.printable import printable
 from lowmark.watermark.splits.events import BatchCounts
 from lowmark.watermark.tasks.status import run_mark
@@ -31,14 +34,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.commands.audit_example import write
 from tests.integration.feed import Feed, Ran, start, windows
 from tests.integration.metrics.test_metrics import SECOND_US, FakeRun, FakeService
-from tests.integration.page.test_page import ADDRESS, FakeServices, two_splits
+from tests.integration.page.test_page import ADDRESS, Clock, FakeServices, two_splits
 from tests.servers.chromium import watched
 from tests.servers.local import http_get, no_thread_stays, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
     from pyspark.sql import SparkSession
 
 HOSTILE = (
@@ -309,6 +312,18 @@ def test_on_a_phone_no_column_is_cut_and_a_wrong_clock_is_named(browser: Browser
         assert "wrong clock" in text(page, "#rows tr.holds")
 
 
+def test_the_list_of_the_splits_that_are_left_out_says_how_many_are_not_in_it(browser: Browser) -> None:
+    run = FakeRun("t1", strategy=WatermarkStrategy().with_idleness("1 minute", clock="time"))
+    names = [f"s{n:02}" for n in range(25)]
+    run.report(dict.fromkeys(names, 100 * SECOND_US), backlog_rows=dict.fromkeys(names, 0))
+    run.now_us += 100 * SECOND_US
+    run.report({"s00": 200 * SECOND_US})
+    with page_of(browser, FakeServices({ADDRESS: [run]})) as page:
+        shows(page, "#left-out-heading", "24 idle splits are left out")
+        told = page.locator("#left-out li").all_text_contents()
+        assert [each.partition(":")[0] for each in told] == [*names[1:11], "and 14 more"]
+
+
 def test_a_split_with_late_reports_is_called_what_explain_calls_it(browser: Browser) -> None:
     run = FakeRun("t1")
     run.report({"a": 100 * SECOND_US, "b": 100 * SECOND_US})
@@ -425,6 +440,101 @@ def test_a_stream_in_view_stays_in_view_when_its_query_begins_again(browser: Bro
         page.wait_for_function("() => document.querySelector('#holder').textContent !== 'before'")
         assert (text(page, "#stream-name"), text(page, "#holder")) == ("orders", "after")
         assert page.url.endswith(run_mark("t4")), "a reload shows the same"
+
+
+@contextmanager
+def page_at(browser: Browser, look: Look, clock: Clock, fragment: str = "") -> Iterator[Page]:
+    """The page of a server with a clock of its own."""
+    server = HttpServer(application(Picture(look, clock)), host="127.0.0.1", port=0, name="lowmark-page")
+    try:
+        with opened(browser, f"http://127.0.0.1:{server.port}/{fragment}") as page:
+            yield page
+    finally:
+        server.stop()
+
+
+def seen_minutes(page: Page) -> str | None:
+    """What the page's picture of the last hour spans."""
+    return str(page.locator("#history-words").text_content()).partition(".")[0]
+
+
+def test_the_last_hour_of_a_service_that_is_gone_stays_at_its_time(browser: Browser) -> None:
+    run = FakeRun("t1")
+    run.report({"a": 100 * SECOND_US})
+    services, clock = FakeServices({ADDRESS: [run]}), Clock(run.now_us)
+
+    def look(request: StatusRequest, address: str | None) -> dict[str, StatusReply | str]:
+        answers = services(request, address)
+        for answer in answers.values():
+            assert isinstance(answer, StatusReply)
+            for stream in answer.streams:
+                stream["run"]["now"] = datetime_of(run.now_us).isoformat()
+        return answers
+
+    with page_at(browser, look, clock) as page:
+        shows(page, "#holder", "a")
+        del services.runs[ADDRESS]
+        clock.us += 1_200 * SECOND_US
+        shows(page, "#stream-verdict", "gone")
+        page.reload()
+        shows(page, "#stream-verdict", "gone")
+        assert seen_minutes(page) == "Seen for 20m 1s"
+
+
+_TAB = """shown => {
+    Object.defineProperty(document, "hidden", {value: !shown, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+@pytest.mark.parametrize("way", ["hidden", "another stream"])
+def test_the_last_hour_has_what_rose_while_nobody_looked(browser: Browser, way: str) -> None:
+    """Otherwise a flat line would say that the low watermark stood."""
+    run, other = FakeRun("t1"), FakeRun("t2", stream="clicks")
+    for each in (run, other):
+        each.report({"a": 100 * SECOND_US})
+    clock = Clock(run.now_us)
+
+    def look(page: Page, stream: str) -> None:
+        if way == "hidden":
+            page.evaluate(_TAB, stream == "orders")
+        else:
+            page.evaluate(f"location.hash = '{run_mark('t1' if stream == 'orders' else 't2')}'")
+            shows(page, "#stream-name", stream)
+
+    services = FakeServices({ADDRESS: [run, other]})
+    with page_at(browser, services, clock, f"#{run_mark('t1')}") as page:
+        shows(page, "#stream-name", "orders")
+        page.locator("#rows th button").click()
+        look(page, "clicks")
+        for minute in range(120):
+            run.now_us = clock.us + 60 * SECOND_US
+            run.report({"a": (200 + 60 * minute) * SECOND_US})
+            clock.us = run.now_us
+        look(page, "orders")
+        shows(page, "#history-words", "Seen for 1h. The low watermark rose by 59m.")
+        assert page.locator("#rows tr.more").count() == (way == "hidden"), "a split stays open"
+
+
+def test_an_answer_that_comes_behind_that_to_a_later_question_changes_nothing(browser: Browser) -> None:
+    runs = [FakeRun("t1"), FakeRun("t2", stream="clicks")]
+    for run, split in zip(runs, ("of orders", "of clicks"), strict=True):
+        run.report({split: 100 * SECOND_US})
+    kept: list[Route] = []
+    with page_of(browser, FakeServices({ADDRESS: runs}), f"#{run_mark('t1')}") as page:
+        shows(page, "#rows", "of orders")
+        page.route(lambda url: "/state" in url, lambda route: route.continue_() if kept else kept.append(route))
+        wait_until(lambda: page.evaluate("1") == 1 and bool(kept), "the next question")
+        late = kept[0].fetch()
+        page.evaluate(f"location.hash = '{run_mark('t2')}'")
+        shows(page, "#rows", "of clicks")
+        page.evaluate(
+            "new MutationObserver(() => { window.changed = true; })"
+            ".observe(document.querySelector('#stream-name'), {childList: true, characterData: true, subtree: true})"
+        )
+        with page.expect_response(lambda response: run_mark("t2") in response.url):  # to the next question
+            kept[0].fulfill(response=late)
+        assert page.evaluate("window.changed") is None
 
 
 def test_nothing_is_kept_of_a_stream_that_is_gone(browser: Browser, served: tuple[FakeServices, str]) -> None:
