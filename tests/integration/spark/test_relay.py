@@ -293,7 +293,7 @@ def test_a_server_that_is_slow_when_a_client_begins_to_listen_tells_it_each_even
     read = SimpleNamespace(format=lambda _: SimpleNamespace(load=lambda: SimpleNamespace(schema=None)))
     spark: Any = SimpleNamespace(version="4.2.0", is_stopped=False, streams=Streams(), read=read)
     spark.client = SimpleNamespace(execute_command=ask)
-    spark.dataSource, spark.sparkContext = SimpleNamespace(register=lambda _: None), SimpleNamespace(environment={})
+    monkeypatch.setattr(connect, "register_class", lambda *_: None)
     session = ConnectSession(spark)
     monkeypatch.setattr(session, "_program_is_over", lambda: looks.append("over"))
     unused: Any = lambda *_: None  # noqa: E731
