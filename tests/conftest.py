@@ -68,6 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["AWS_ACCESS_KEY_ID"] = KINESIS_ACCESS["aws_access_key_id"]
     os.environ["AWS_SECRET_ACCESS_KEY"] = KINESIS_ACCESS["aws_secret_access_key"]
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads for matrices spin for a while as each process starts
     # Typer makes all commands of the command line anew for each call of a test, 40 ms of it, and they never change.
     typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
 

@@ -24,11 +24,15 @@ IMPORTED = (
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.worker",
     "lowmark.integration.transport.heartbeat",
+    "lowmark.integration.transport.mapped",
+    "lowmark.integration.transport.planner_peer",
+    "lowmark.integration.transport.recorder",
     "lowmark.sources.files",
     "lowmark.sources.generator",
     "lowmark.sources.kafka.planner",
     "lowmark.sources.spark.source",
     "confluent_kafka.admin",
+    "pandas",  # which pyarrow imports for its first array
     "pyarrow",
 )
 
