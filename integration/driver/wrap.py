@@ -159,14 +159,17 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
         df: checked by `check_input`; event time already assigned.
     """
     delay_ms = stream.strategy.delay_ms
-    for field in df.schema.fields:
-        if field.name != event_time and DELAY_KEY in field.metadata:
-            df = df.withMetadata(field.name, without_delay(field.metadata))  # Spark refuses two event times
+    # Spark refuses two event times.
+    columns = {
+        field.name: F.col(quoted(field.name)).alias(field.name, metadata=without_delay(field.metadata))
+        for field in df.schema.fields
+        if DELAY_KEY in field.metadata
+    }
     metadata = {**df.schema[event_time].metadata, DELAY_KEY: delay_ms}
     # The rename stands below the observation, where it costs no projection of its own. A `withColumn` of Spark Connect
     # would drop the metadata.
-    time = F.col(quoted(event_time)).alias(event_time, metadata=metadata)
-    data = df.select(*(time if column == event_time else quoted(column) for column in df.columns))
+    columns[event_time] = F.col(quoted(event_time)).alias(event_time, metadata=metadata)
+    data = df.select(*(columns.get(name, quoted(name)) for name in df.columns))
     data = stream.late.add(stream.measure.observe(data), stream.name, event_time)
     heartbeat = _heartbeat(df, stream, event_time=event_time, address=address, delay_ms=delay_ms)
     both = data.withColumn(_MARKER, F.lit(False)).unionByName(heartbeat)

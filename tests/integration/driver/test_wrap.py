@@ -371,14 +371,14 @@ def test_the_event_time_of_an_earlier_query_is_a_column_like_others(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
     """Spark writes the mark of an event time into Parquet files, and a schema that is read from the files has it."""
-    arrived = F.col("ts").alias("arrived", metadata={"spark.watermarkDelayMs": 5_000})
+    arrived = F.col("ts").alias("arrived.at", metadata={"spark.watermarkDelayMs": 5_000})
     df = service.wrap(feed.df.select("*", arrived), name="orders", event_time="ts", split="split", splits=["a"])
     ran = run_at_once(
-        windows(df, "split", "arrived").drop("arrived"), feed, [[("a", 1, 100)], [("a", 1, 200)]], checkpoint
+        windows(df, "split", "`arrived.at`").drop("arrived.at"), feed, [[("a", 1, 100)], [("a", 1, 200)]], checkpoint
     )
 
     assert ran.by_split() == {"a": 1}
-    assert df.schema["arrived"].metadata == {}
+    assert df.schema["arrived.at"].metadata == {}
 
 
 def scrape(service: LowWatermarkService) -> list[tuple[str, dict[str, str]]]:
