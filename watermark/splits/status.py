@@ -15,7 +15,7 @@ from enum import Enum
 
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
 from lowmark.watermark.moment import format_time_us, none_first, us_of
-from lowmark.watermark.printable import and_others, printable
+from lowmark.watermark.printable import and_others, counted, printable
 from lowmark.watermark.state import AllIdle, IdleClock, SplitState
 
 from .events import BatchCounts
@@ -94,9 +94,9 @@ class WrongClock:
 
     def __str__(self) -> str:
         return (
-            f"the clock of split {self.split} is wrong: {self.rows:,} rows since {_moment(self.since)} "
-            f"(the last at {_moment(self.last)}) lie further ahead of the clock than the future guard allows, and move "
-            "nothing"
+            f"the clock of split {self.split} is wrong: {counted(self.rows, 'row')} since {_moment(self.since)} "
+            f"(the last at {_moment(self.last)}) {'lies' if self.rows == 1 else 'lie'} further ahead of the clock than "
+            f"the future guard allows, and {'moves' if self.rows == 1 else 'move'} nothing"
         )
 
 
@@ -332,7 +332,8 @@ def _until_it_speaks(hold: Hold, split: str) -> str:
         ends = f"its grace ends {when}"
     else:
         ends = f"its grace ends after {rough_duration_us(hold.grace_left_us)} more in which others deliver"
-    rows = f" ({hold.backlog_rows:,} rows are waiting in it)" if hold.backlog_rows and not idle else ""
+    there = counted(hold.backlog_rows or 0, "row", ("is", "are"))
+    rows = f" ({there} waiting in it)" if hold.backlog_rows and not idle else ""
     return f"The first row of {split}{rows}, or the end of its grace: {ends}{idle}"
 
 
@@ -353,7 +354,7 @@ def _unless_idle(hold: Hold) -> str:
     if hold.idle_timeout_us is None:
         return "it is waited for even if it falls silent, as no idleness is set (with_idleness())"
     if hold.backlog_rows:
-        return f"it cannot become idle, for {hold.backlog_rows:,} rows are waiting in it"
+        return f"it cannot become idle, for {counted(hold.backlog_rows, 'row', ('is', 'are'))} waiting in it"
     meanwhile = "" if hold.clock is IdleClock.TIME else " while others deliver"
     if hold.timeout_grows:
         return f"or its silence for more than {rough_duration_us(hold.idle_timeout_us)} by now{meanwhile}"
@@ -384,19 +385,21 @@ def explain(status: StreamStatus) -> str:
     if status.passed_over:
         lines.append(f"  passed over by with_percentile(): {', '.join(status.passed_over[:_SPLITS_SHOWN])}")
     lines += [f"  left out: {name}, {why}" for name, why in status.left_out[:_SPLITS_SHOWN]]
-    counted = ((what.replace("_", " "), number) for what, number in asdict(status.counts).items() if number)
-    counts = ", ".join(f"{number:,} {what}" for what, number in counted)
+    if (more := len(status.left_out) - _SPLITS_SHOWN) > 0:
+        lines.append(f"  left out: {more:,} more")
+    named = ((what.removesuffix("s").replace("_", " "), number) for what, number in asdict(status.counts).items())
+    counts = ", ".join(counted(number, what) for what, number in named if number)
     lines.append(f"  batches {status.batches:,} ({counts or 'no rows'})")
     if status.returned_late or status.regressions:
         lines.append(
-            f"  late   {status.returned_late:,} returns below the low watermark, "
-            f"{status.regressions:,} regressing reports"
+            f"  late   {counted(status.returned_late, 'return')} below the low watermark, "
+            f"{counted(status.regressions, 'regressing report')}"
         )
     if status.native_late_rows:
         lines.append(
             f"  native Spark, with one watermark at {format_time_us(status.native_watermark_us)}, "
-            f"would have judged at least {status.native_late_rows:,} rows late: a floor that may lie far below the "
-            "truth, because a batch tells the first and the last event time of a split at most, and without "
+            f"would have judged at least {counted(status.native_late_rows, 'row')} late: a floor that may lie far "
+            "below the truth, because a batch tells the first and the last event time of a split at most, and without "
             "`detail=True` not how many rows it had"
         )
     return "\n".join(map(printable, lines))
@@ -471,10 +474,10 @@ def behind(status: StreamStatus) -> tuple[bool, int]:
 
 
 def _split_line(split: SplitStatus) -> str:
-    backlog = "backlog unknown" if split.backlog_rows is None else f"backlog {split.backlog_rows:,} rows"
-    late = f", {split.late_reports:,} late reports" if split.late_reports else ""
-    late += f", {split.late_rows:,} rows below Spark's watermark" if split.late_rows else ""
-    late += f", natively {split.native_late_rows:,} rows late at least" if split.native_late_rows else ""
+    backlog = "backlog unknown" if split.backlog_rows is None else f"backlog {counted(split.backlog_rows, 'row')}"
+    late = f", {counted(split.late_reports, 'late report')}" if split.late_reports else ""
+    late += f", {counted(split.late_rows, 'row')} below Spark's watermark" if split.late_rows else ""
+    late += f", natively {counted(split.native_late_rows, 'row')} late at least" if split.native_late_rows else ""
     if split.bound_us is not None:
         late += f", bound {format_duration_us(split.bound_us)}"
         late += f" ({split.beyond_bound:,} came later)" if split.beyond_bound else ""

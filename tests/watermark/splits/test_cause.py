@@ -161,6 +161,19 @@ def test_a_wrong_clock_that_holds_nothing_has_a_line_of_its_own() -> None:
     ]
 
 
+def test_one_row_of_a_wrong_clock_is_told_as_one() -> None:
+    history = History()
+    counts = BatchCounts(rows=2, future_rows=1)
+    history.on(1, batch(0, 1, {"a": 50}, future_rows={"a": 1}, newest_us=START_US + YEAR_US, counts=counts))
+    status = history.status(2)
+
+    assert "is wrong: 1 row since" in str(status.wrong_clocks[0])
+    assert ") lies further ahead of the clock than the future guard allows, and moves nothing" in str(
+        status.wrong_clocks[0]
+    )
+    assert "batches 1 (2 rows, 1 future row)" in explain(status)
+
+
 def test_a_split_that_is_gone_has_no_clock_any_more() -> None:
     history = History()
     history.on(1, batch(0, 1, {"a": 50, "b": 60}, future_rows={"a": 1}))
@@ -244,6 +257,6 @@ def test_what_native_spark_would_drop_is_called_a_floor() -> None:
     history.on(3, batch(2, 3, {"slow": 5}))
 
     assert (
-        "would have judged at least 1 rows late: a floor that may lie far below the truth, because a batch tells "
+        "would have judged at least 1 row late: a floor that may lie far below the truth, because a batch tells "
         "the first and the last event time of a split at most, and without `detail=True` not how many rows it had"
     ) in explain(history.status(3))

@@ -466,15 +466,15 @@ Stream orders: low watermark 2023-11-14 22:13:20.095 UTC
   held   for 1s by nobody; before that for 17s by c; before that for 1s by a
   splits 0 pending, 0 active, 0 paused, 3 idle, 0 finished
     c: idle, watermark none, backlog unknown
-    a: idle, watermark 2023-11-14 22:13:20.000 UTC, backlog unknown, 1 late reports, natively 1 rows late at least
+    a: idle, watermark 2023-11-14 22:13:20.000 UTC, backlog unknown, 1 late report, natively 1 row late at least
     b: idle, watermark 2023-11-14 22:13:21.000 UTC, backlog unknown
   left out: a, silent for more than 10s, backlog unknown
   left out: b, silent for more than 10s, backlog unknown
   left out: c, silent for more than 10s, backlog unknown
-  batches 3 (1 rows)
-  late   1 returns below the low watermark, 0 regressing reports
+  batches 3 (1 row)
+  late   1 return below the low watermark, 0 regressing reports
   native Spark, with one watermark at 2023-11-14 22:13:21.001 UTC, \
-would have judged at least 1 rows late: a floor that may lie \
+would have judged at least 1 row late: a floor that may lie \
 far below the truth, because a batch tells the first and the last event time of a split at most, \
 and without `detail=True` not how many rows it had"""
     )
