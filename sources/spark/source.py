@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
 import sys
 import threading
 import time
@@ -287,7 +288,7 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _shaped(self, rows: SplitRows) -> pa.RecordBatch:
         columns = rows.rows.columns
         if self._binding.split_column is not None:
-            columns = [*columns, pa.repeat(pa.scalar(rows.split_id, pa.string()), len(rows.rows))]
+            columns = [*columns, pa.repeat(_scalar(rows.split_id), len(rows.rows))]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _batches(self) -> BatchPlanner[Any]:
@@ -301,6 +302,13 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if found is None:
             raise UnreadableOffset(self._binding.name, f"expected one of lowmark's, got {offset!r:.200}")
         return found
+
+
+def _scalar(text: str) -> Any:
+    """Return a text for Arrow without `pa.scalar`, which imports pandas, a quarter of a second in each new worker."""
+    encoded = text.encode()
+    begin_and_end = struct.pack("ii", 0, len(encoded))
+    return pa.StringArray.from_buffers(1, pa.py_buffer(begin_and_end), pa.py_buffer(encoded))[0]
 
 
 def _rows_of(binding: Binding, task: SlotWork[Any], recording: Recording | None) -> Iterator[SplitRows]:

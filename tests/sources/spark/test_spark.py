@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -15,6 +17,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from lowmark.sources import InputStatus, ReaderOutput, SourceEvent, SourceReader, SourceReaderContext, SourceSplit
 from lowmark.sources.garbage import spare_imports
@@ -320,3 +323,34 @@ def test_a_worker_is_spared_the_search_of_its_imports_after_its_first_rows(monke
         read.extend(reader.read(SlotInput(SlotWork(0, batch_id, (SourceSplit(split_id="a", stop=4),)))))
     spare_imports.cache_clear()
     assert spared == [1], "once, and after the rows, whose arrays import what Arrow needs"
+
+
+_READS_PARQUET = """
+import sys
+from dataclasses import replace
+
+import pyarrow as pa
+import pyspark.worker
+from lowmark.sources.files import FileSource
+from lowmark.sources.planning.slots import SlotWork
+from lowmark.sources.spark.source import Binding, SlotInput, SourceStreamReader
+from pyspark.sql.pandas.types import from_arrow_schema
+
+source = FileSource(sys.argv[1], format="parquet", event_time="ts")
+split = source.discover()[0]
+split = replace(split, stop=source.latest([split])[split.split_id].position)
+schema = from_arrow_schema(source.schema.append(pa.field("split", pa.string())))
+reader = SourceStreamReader(Binding(source, "files", split_column="split"), schema)
+batches = list(reader.read(SlotInput(SlotWork(0, 1, (split,)))))
+assert str(batches[0].column("split")[1]) == "Nürnberg.parquet", batches
+print("pandas" in sys.modules)
+"""
+
+
+@pytest.mark.slow  # starts a process
+def test_a_worker_that_reads_parquet_files_does_not_import_pandas(tmp_path: Path) -> None:
+    """The import takes a quarter of a second, in each new worker before its first rows."""
+    pq.write_table(pa.table({"ts": pa.array([1, 2], pa.timestamp("us", "UTC"))}), tmp_path / "Nürnberg.parquet")
+    ran = subprocess.run([sys.executable, "-c", _READS_PARQUET, tmp_path], capture_output=True, text=True, check=False)
+
+    assert ran.stdout == "False\n", ran.stderr
