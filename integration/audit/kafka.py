@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from lowmark.integration.errors import AuditImpossible
 from lowmark.integration.transport.split_key import split_name
-from lowmark.sources.garbage import collecting_nothing
 from lowmark.sources.kafka.client import KafkaClient
 from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
 from lowmark.sources.kafka.errors import KafkaUnavailable
@@ -23,6 +22,7 @@ from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
 from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kafka.source import OWNED
+from lowmark.sources.worker_costs import collecting_nothing
 from lowmark.watermark.printable import counted
 from lowmark.watermark.replay.report import AuditReport
 

@@ -38,7 +38,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from lowmark.integration.errors import LateRowsNotWritten
 from lowmark.integration.process.arrow_files import file_system
-from lowmark.sources.garbage import spare_imports
+from lowmark.sources.worker_costs import spare_next_task
 from lowmark.watermark.printable import in_one_line
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
@@ -97,7 +97,7 @@ class LateFileWriter:
                 self._replace(name, first, rows)
             except (OSError, ValueError, pa.ArrowException) as failed:
                 raise LateRowsNotWritten(self.stream, str(batch_id), self.folder, in_one_line(failed)) from failed
-        spare_imports()
+        spare_next_task()
         yield from ()
 
     def _replace(self, name: str, first: pa.RecordBatch | None, others: Iterable[pa.RecordBatch]) -> None:

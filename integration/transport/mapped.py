@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 from lowmark.integration.errors import TooManySplits
-from lowmark.sources.garbage import spare_imports
+from lowmark.sources.worker_costs import spare_next_task
 from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.moment import MILLISECOND_US, MOST_US
 from lowmark.watermark.splits.events import BatchCounts, SplitColumn
@@ -81,7 +81,7 @@ class BatchMap:
         for batch in batches:
             yield reduction.see(batch)
         add_to_batch(self.tracks, reduction.track(attempt=context.taskAttemptId()))
-        spare_imports()
+        spare_next_task()
 
 
 class _Reduction:

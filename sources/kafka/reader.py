@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, SplitsAddition
-from lowmark.sources.garbage import collecting_nothing
 from lowmark.sources.metric_group import MetricGroup
+from lowmark.sources.worker_costs import collecting_nothing
 from lowmark.watermark.printable import counted
 
 from .client import Positions

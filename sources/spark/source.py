@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 from lowmark.sources.api import InputStatus, Source, SourceEvent, SourceReader, SplitRows
 from lowmark.sources.closing import closed_on_error
-from lowmark.sources.garbage import spare_imports
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
 from lowmark.sources.planning.options import PlanOptions
@@ -34,6 +33,7 @@ from lowmark.sources.planning.slots import SlotWork
 from lowmark.sources.reading.checked_reader import SplitReadFailed, count_nothing
 from lowmark.sources.reading.slices import STALLED_SECONDS, read_slices
 from lowmark.sources.spark.versions import PASSES_LIMITS, arrow_schema
+from lowmark.sources.worker_costs import spare_next_task
 from lowmark.watermark.errors import shown
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -283,7 +283,7 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield self._shaped(rows)
             if recording is not None:
                 recording.end()
-        spare_imports()
+        spare_next_task()
 
     def _shaped(self, rows: SplitRows) -> pa.RecordBatch:
         columns = rows.rows.columns

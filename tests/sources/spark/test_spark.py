@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -19,8 +21,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lowmark.sources import InputStatus, ReaderOutput, SourceEvent, SourceReader, SourceReaderContext, SourceSplit
-from lowmark.sources.garbage import spare_imports
+from lowmark.sources import (
+    InputStatus,
+    ReaderOutput,
+    SourceEvent,
+    SourceReader,
+    SourceReaderContext,
+    SourceSplit,
+    worker_costs,
+)
 from lowmark.sources.generator import SplitScript, StreamScript
 from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.planning.options import PlanOptions
@@ -316,13 +325,31 @@ def test_a_worker_is_spared_the_search_of_its_imports_after_its_first_rows(monke
     spared: list[int] = []
     read: list[pa.RecordBatch] = []
     monkeypatch.setattr(gc, "freeze", lambda: spared.append(len(read)))
-    spare_imports.cache_clear()
+    worker_costs._leave_out_imports.cache_clear()
     source = Numbered()
     reader = SourceStreamReader(Binding(source, "numbers"), from_arrow_schema(source.schema))
     for batch_id in (1, 2):
         read.extend(reader.read(SlotInput(SlotWork(0, batch_id, (SourceSplit(split_id="a", stop=4),)))))
-    spare_imports.cache_clear()
+    worker_costs._leave_out_imports.cache_clear()
     assert spared == [1], "once, and after the rows, whose arrays import what Arrow needs"
+
+
+def test_a_worker_does_not_read_the_list_of_pyspark_zip_before_each_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark lets all finders look anew before each task, and an archive has one for each of its packages."""
+    archive = tmp_path / "pyspark.zip"
+    with zipfile.ZipFile(archive, "w") as files:
+        for name in ("__init__", "first", "second"):
+            files.writestr(f"in_archive/{name}.py", f"name = {name!r}")
+    monkeypatch.syspath_prepend(str(archive))
+    finders = {str(archive), f"{archive}/in_archive"}
+    assert importlib.import_module("in_archive.first").name == "first"
+    assert finders <= sys.path_importer_cache.keys()
+    worker_costs.spare_next_task()
+
+    assert finders.isdisjoint(sys.path_importer_cache)
+    assert importlib.import_module("in_archive.second").name == "second"
 
 
 _READS_PARQUET = """
