@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+from lowmark.sources.worker_costs import spare_next_task
 from pyspark import TaskContext
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
@@ -96,3 +97,4 @@ class _LateReader(DataSourceReader):
         # Of buffers, as in `heartbeat.py`.
         column = pa.Array.from_buffers(_ARROW.field(0).type, 1, [known, value])
         yield pa.RecordBatch.from_arrays([column], schema=_ARROW)
+        spare_next_task()
