@@ -65,8 +65,8 @@ def home() -> Path:
 def local_files(*, checksums: bool = True) -> dict[str, str]:
     """Return the setting of a session whose local file system starts no program.
 
-    Hadoop's own starts `chmod` for each new file and for the file of its checksum: 4 ms of processor time, a tenth of
-    what a query of a test takes.
+    Hadoop's own starts `chmod` for each new file and for the file of its checksum: 4 ms of processor time, and a
+    twentieth of what a test with many checkpoints takes.
     """
     jar = home() / "jars" / "lowmark-tests.jar"
     if not jar.exists():
