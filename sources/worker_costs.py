@@ -1,4 +1,4 @@
-"""What a Python worker of Spark's spends beside reading: collections of garbage, and looks into Spark's archives."""
+"""Saves processor time that PySpark's workers spend beside reading: collecting garbage, and listing archives."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class PlannedSplits(Splits):
             self._reader_counts = before._reader_counts
 
     def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
-        """Finish the splits that end with a batch. O(1) a batch and finished split.
+        """Finish the splits that end with a batch. O(1) a batch and finished split; O(n) if older ones are forgotten.
 
         Also finishes splits that ended before a restart, or while no plan arrived: such splits are in no plan.
         """

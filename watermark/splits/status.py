@@ -332,8 +332,7 @@ def _until_it_speaks(hold: Hold, split: str) -> str:
         ends = f"its grace ends {when}"
     else:
         ends = f"its grace ends after {rough_duration_us(hold.grace_left_us)} more in which others deliver"
-    there = counted(hold.backlog_rows or 0, "row", ("is", "are"))
-    rows = f" ({there} waiting in it)" if hold.backlog_rows and not idle else ""
+    rows = f" ({_waiting(hold.backlog_rows)})" if hold.backlog_rows and not idle else ""
     return f"The first row of {split}{rows}, or the end of its grace: {ends}{idle}"
 
 
@@ -350,11 +349,15 @@ def _nobody_holds(hold: Hold) -> tuple[str, str]:
     return f"every live split ({hold.idle:,}) is idle, and {policy}", "The next row of any split."
 
 
+def _waiting(backlog_rows: int) -> str:
+    return f"{counted(backlog_rows, 'row', ('is', 'are'))} waiting in it"
+
+
 def _unless_idle(hold: Hold) -> str:
     if hold.idle_timeout_us is None:
         return "it is waited for even if it falls silent, as no idleness is set (with_idleness())"
     if hold.backlog_rows:
-        return f"it cannot become idle, for {counted(hold.backlog_rows, 'row', ('is', 'are'))} waiting in it"
+        return f"it cannot become idle, for {_waiting(hold.backlog_rows)}"
     meanwhile = "" if hold.clock is IdleClock.TIME else " while others deliver"
     if hold.timeout_grows:
         return f"or its silence for more than {rough_duration_us(hold.idle_timeout_us)} by now{meanwhile}"

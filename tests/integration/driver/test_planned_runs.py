@@ -106,7 +106,7 @@ def test_a_batch_that_runs_again_after_a_kill_waits_for_the_splits_that_have_no_
 
 
 def test_a_split_that_ended_and_is_read_again_is_waited_for_like_a_new_one() -> None:
-    """As a topic that is subscribed again: its partitions have the names that they had before."""
+    """A topic that is subscribed again gives its partitions the same names as before."""
     fed = Fed("read")
     claimed(fed, 4, 100, finished=("b",))
     fed.report(3, a=100)

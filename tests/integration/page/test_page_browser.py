@@ -454,7 +454,7 @@ def page_at(browser: Browser, look: Look, clock: Clock, fragment: str = "") -> I
 
 
 def seen_minutes(page: Page) -> str | None:
-    """What the page's picture of the last hour spans."""
+    """Return the sentence of the page that names the time span of its picture of the last hour."""
     return str(page.locator("#history-words").text_content()).partition(".")[0]
 
 

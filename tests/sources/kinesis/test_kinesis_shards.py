@@ -337,7 +337,7 @@ def test_a_look_at_large_records_takes_some_seconds(size_bytes: int) -> None:
 
 
 def test_a_query_that_looked_at_a_silent_shard_for_days_lost_nothing() -> None:
-    """Without a record there was no offset either, so a restart after a weekend found that nobody had looked."""
+    """A silent shard wrote no offset, so a restart after a weekend did not know that the query had looked."""
     service, split, now = Service(silent=[(1, NOW_MS - 1)]), split_of("silent"), [0.0]
     parts: list[KinesisSplit] = []
     service.now_ms = lambda: NOW_MS + round(now[0] * 1_000)  # type: ignore[method-assign]

@@ -468,7 +468,7 @@ def test_a_restart_takes_no_stream_that_was_sealed_before_the_start_for_a_new_on
 
 
 def test_a_stream_that_is_left_out_is_read_no_further_and_again_when_it_is_named_again() -> None:
-    """It was read on until it scaled. Nobody looked for the successors then, so it held the watermark for ever."""
+    """The query read the stream until it scaled, missed its successors, and held the watermark for ever."""
     client = Halves(
         {("orders", 0): SegmentState(0, 900, sealed=False), ("returns", 0): SegmentState(0, 900, sealed=True)}
     )

@@ -337,7 +337,7 @@ def test_a_worker_is_spared_the_search_of_its_imports_after_its_first_rows(monke
 def test_a_worker_does_not_read_the_list_of_pyspark_zip_before_each_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PySpark lets all finders look anew before each task, and an archive has one for each of its packages."""
+    """PySpark empties the caches of all finders before each task, and each package in an archive has a finder."""
     archive = tmp_path / "pyspark.zip"
     with zipfile.ZipFile(archive, "w") as files:
         for name in ("__init__", "first", "second"):
