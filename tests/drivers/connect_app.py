@@ -40,6 +40,8 @@ def serving(port: int, *further: str) -> Iterator[SparkSession]:
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
+        # After a report of progress the process of a client's foreachBatch may wait for ever (docs/wrap.md).
+        "spark.connect.progress.reportInterval": "-1",
         "spark.jars": ",".join(map(str, jars("spark-kafka"))),
         **dict(each.split("=", 1) for each in further),
     }
