@@ -24,9 +24,10 @@ PATIENCE_SECONDS = 2.0
 
 DOUBTS = 5
 DOUBT_SECONDS = 1.0
-"""How often, and how far apart, a question is repeated before a missing partition counts as deleted.
+"""How often, and how far apart, a question is repeated before a missing partition, or a partition of another topic of
+that name, counts as deleted, because a broker that is cut off from its controller knows what was there before.
 
-`enumerator.py` does the same for topics.
+`enumerator.py` does the same for missing topics.
 """
 
 _log = logging.getLogger("lowmark")
@@ -101,7 +102,9 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
                 return {}
             answered = [key for key in partitions if key not in failed]
             gone = [key for key in answered if key[0] not in topics or None in (ends[key], begins[key])]
-            if doubts == 0 or not gone:
+            there = {name: topic.topic_id for name, topic in topics.items()}
+            other = any(split.topic in there and other_topic(split, there[split.topic]) for split in splits)
+            if doubts == 0 or not (gone or other):
                 break
             doubts -= 1
             self._client.renew()

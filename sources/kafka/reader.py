@@ -51,7 +51,7 @@ FIRST_PATIENCE_SECONDS = 2.0
 LONGEST_PATIENCE_SECONDS = 32.0
 ABSENT_SECONDS = 3.0
 """A topic or partition that no answer has known for this long is deleted; brokers that have just started do not know
-all of them, and a broker with old metadata does not know added partitions."""
+all of them, and a broker with old metadata does not know added partitions, or knows an earlier topic of that name."""
 GUESSED_RECORD_BYTES = 256
 
 _record_bytes: dict[str, float] = {}
@@ -276,7 +276,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 raise self._gives_up(fetched[0])
             return False
         self._lose_other_topics(fetched, there)
-        return not any(each.given < each.position and each.split.topic not in there for each in fetched)
+        return not any(each.given < each.position and each.split.key in self._absent_since_seconds for each in fetched)
 
     def _topics_there(self, ranges: Sequence[_Range]) -> Mapping[str, Topic] | None:
         """The topics of ranges; None without an answer."""
@@ -296,15 +296,14 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         now_seconds, lost, since = self._now_seconds(), False, self._absent_since_seconds
         self._absent_since_seconds = {}
         for each in ranges:
-            topic = there.get(each.split.topic)
-            why = None if topic is None else other_topic(each.split, topic.topic_id)
-            if why is None and (absent := _absent(each, topic)) is not None:
-                self._absent_since_seconds[each.split.key] = since_seconds = since.get(each.split.key, now_seconds)
-                if at_last or now_seconds - since_seconds >= ABSENT_SECONDS:
-                    why = f"the {absent} does not exist any more"
-            if why is not None:
+            if (why := _absent(each, there.get(each.split.topic))) is None:
+                continue
+            self._absent_since_seconds[each.split.key] = since_seconds = since.get(each.split.key, now_seconds)
+            if at_last or now_seconds - since_seconds >= ABSENT_SECONDS:
                 lost = True
                 self._lose_topic(each, why)
+        if self._absent_since_seconds:
+            self._used.client.renew()  # a new client may ask another broker
         return lost
 
     def _lose_topic(self, each: _Range, reason: str) -> None:
@@ -465,11 +464,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
 
 def _absent(each: _Range, topic: Topic | None) -> str | None:
-    """Name the missing part of a range, its topic or its partition, by an answer about the topic; None: both exist."""
-    if topic is None:
-        return "topic"
+    """Say why an answer about the topic of a range shows no rows of the range; None: topic and partition exist."""
+    if topic is not None and (other := other_topic(each.split, topic.topic_id)) is not None:
+        return other
     # A partition whose rows came exists.
-    return "partition" if each.split.partition not in topic.partitions and each.given == each.position else None
+    if topic is not None and (each.split.partition in topic.partitions or each.given < each.position):
+        return None
+    return f"the {'topic' if topic is None else 'partition'} does not exist any more"
 
 
 def partition_runs(messages: Sequence[Message], *, one_topic: bool) -> list[tuple[TopicPartitionId, int, int]]:

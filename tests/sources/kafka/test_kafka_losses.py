@@ -70,11 +70,24 @@ def test_a_bounded_partition_that_became_shorter_than_its_position_ends_because_
 
 
 def test_a_range_in_which_another_topic_has_no_record_is_lost_and_not_passed() -> None:
-    reader = reader_of(ScriptedConsumer([[eof(0, 8)]]), split(start=2, stop=5))
+    reader = reader_of(ScriptedConsumer([[eof(0, 8)]]), split(start=2, stop=5), step=0.5)
     client_of(reader).ids["orders"] = "id-2"
 
     with pytest.raises(KafkaDataLost, match="from 2 on are lost: the topic was deleted and created anew"):
-        reader.fetch()
+        read(reader, 20)
+
+
+def test_a_broker_that_still_knows_the_topic_of_before_loses_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is cut off from its controller does not hear that a topic was deleted and created anew."""
+    planner = planner_of(asked := ScriptedClient(orders={0: (0, 10)}), go_on=True)
+    reader = reader_of(ScriptedConsumer([[message(2), message(3)]]), split(start=2, stop=4), go_on=True, step=0.5)
+    for client in (asked, client_of(reader)):
+        client.ids["orders"] = "id-0"
+        monkeypatch.setattr(client, "renew", lambda ids=client.ids: ids.update(orders="id-1"))
+
+    assert planner.latest([split()]) == {"orders/0": SplitEnd(10, rows=10)}
+    assert read_to_the_end(reader) == [2, 3]
+    assert planner.metric_values()["data_losses"] == reader.metric_values()["data_losses"] == 0
 
 
 @pytest.mark.parametrize("trouble", ["no answer", "no topic"])
