@@ -30,8 +30,8 @@ log = logging.getLogger("lowmark")
 
 DOUBTS = 3
 DOUBT_SECONDS = 1.0
-"""Questions about a missing topic are repeated a few times, this far apart: brokers that have just started do not know
-all topics yet."""
+"""Questions about a missing topic are repeated a few times, this far apart, by new clients that may ask other brokers:
+a broker that has just started, or is cut off from its controller, does not know all topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +160,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
             if doubts == 0:
                 raise KafkaTopicMissing(tuple(missing), self._settings.place)
             doubts -= 1
+            self._client.renew()
             self._client.pause(DOUBT_SECONDS)
             found, missing = self._subscriber.find(self._client, self._topic_ids)
         # A topic without an id gets one when its brokers are upgraded, and stays the same topic.

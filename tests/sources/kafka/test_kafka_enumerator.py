@@ -233,6 +233,18 @@ def test_a_topic_is_missing_only_when_brokers_say_so_again_and_again() -> None:
     assert sum(never.pauses) < 10
 
 
+def test_a_topic_that_a_broker_which_is_cut_off_does_not_know_is_asked_for_by_a_new_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = ScriptedClient()
+    monkeypatch.setattr(client, "renew", lambda: client.there.update(orders={0: (0, 9)}))
+    client.ids["orders"] = "id-1"
+
+    _, context = enumerated(client)
+
+    assert found(context) == {"orders/0": (0, None)}
+
+
 def test_a_bounded_source_looks_once_and_stops_where_it_shall() -> None:
     client = ScriptedClient(orders={0: (2, 9), 1: (4, 4)})
 
