@@ -170,6 +170,7 @@ class _Reading:
         self._of, self._kept, self._client, self._begins, self._ends = of, kept, client, begins, ends
         self._left = {partition for partition in begins if begins[partition] < ends[partition]}
         self._paused: set[TopicPartitionId] = set()
+        self._next: Offsets = dict(begins)  # partition -> the offset after the last read record
         self._deleted: Offsets = {}  # partition -> the offset at which the broker has no record
         self._total = sum(ends.values()) - sum(begins.values())
         self._numbers: Offsets = {}  # partition -> its number as a split
@@ -249,6 +250,7 @@ class _Reading:
             times,
             written_us=written_us if stamped.all() else None,
         )
+        self._next[partition] = int(offsets[-1]) + 1
         if offsets[-1] >= self._ends[partition] - 1:
             self._end(partition)
 
@@ -309,7 +311,8 @@ class _Reading:
                 self._end_at(partition, offset_of(message))
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             if partition in self._left:
-                self._deleted[partition] = offset_of(message)
+                # The error of a log that became shorter has no offset.
+                self._deleted[partition] = max(self._next[partition], offset_of(message))
         elif error.code() in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
             KafkaError._UNKNOWN_PARTITION,

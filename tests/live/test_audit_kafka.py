@@ -17,7 +17,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from confluent_kafka import OFFSET_INVALID, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, Message, Producer, TopicPartition
 from lowmark.integration.audit import kafka_range
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader, json_path
@@ -364,6 +364,29 @@ def test_a_partition_that_is_shorter_than_before_is_named(kafka: Broker, monkeyp
         f"{topic}/1 ended at offset 90 and has no record from offset 50 on now",
         f"{topic}/2 ended at offset 90 and has no record from offset 70 on now",
     ]
+
+
+def test_no_row_is_read_twice_after_a_leader_with_fewer_records_was_elected(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka's error of a shorter log has no offset, in contrast to its error of deleted records."""
+    topic = kafka.create_topic()
+    kafka.produce(topic, orders(30_000, partitions=1, pad=500))
+    kafka.admin.delete_records([TopicPartition(topic, 0, 100)])[TopicPartition(topic, 0)].result(30)
+    shorter = [Message(topic=topic, partition=0, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))]
+
+    class Shortened(Consumer):
+        def consume(self, *given: Any) -> list[Message]:
+            messages = super().consume(*given)
+            return messages + [shorter.pop() for _ in messages[-1:] if shorter]
+
+    monkeypatch.setattr("confluent_kafka.Consumer", Shortened)
+    report = audited(kafka, topic, options=SLOWLY)
+
+    rows = report.rows
+    assert 0 < rows < 29_900
+    assert f"{topic}/0 ended at offset 30000 and has no record from offset {100 + rows} on now" in report.notes
+    assert not any("deleted" in note for note in report.notes)
 
 
 def test_a_broker_that_dies_meanwhile_leaves_an_answer(tmp_path: Path) -> None:
