@@ -284,7 +284,7 @@ def _reader(unit: str | None, pattern: str | None) -> TimeReader:
 
 
 def _properties(given: list[str] | None, file: Path | None) -> dict[str, object]:
-    lines = list(given or ())
+    lines = [("--property", line) for line in given or ()]
     if file is not None:
         try:
             text = file.read_text(encoding="utf-8-sig")
@@ -292,12 +292,14 @@ def _properties(given: list[str] | None, file: Path | None) -> dict[str, object]
             raise AuditImpossible(
                 f"--properties-file {str(file)!r:.200} cannot be read: {type(failed).__name__}", "check its name."
             ) from failed
-        lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")] + lines
+        numbered = enumerate(map(str.strip, text.splitlines()), 1)
+        named = [(number, line) for number, line in numbered if line and not line.startswith("#")]
+        lines = [(f"--properties-file, line {number}", line) for number, line in named] + lines
     made: dict[str, object] = {}
-    for line in lines:
+    for where, line in lines:
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
-            raise typer.BadParameter("--property: expected NAME=VALUE")  # the text may hold a password
+            raise typer.BadParameter(f"{where}: expected NAME=VALUE")  # the text may hold a password
         made[name.strip().removeprefix("kafka.")] = value.strip()
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from lowmark.sources.kafka.client import Positions
 from lowmark.sources.kafka.errors import KafkaUnavailable
 from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
 
+from tests.integration.cli.test_cli import call
 from tests.sources.kafka.test_kafka import ScriptedConsumer, eof, event, message
 
 PARTITIONS = [("orders", number) for number in range(3)]
@@ -60,3 +62,16 @@ def test_records_that_are_deleted_in_many_partitions_are_looked_up_at_once(
         assert reading.audit is not None
         assert reading.audit.rows == 6
         assert of.notes == [f"offsets 0 to 7 of orders/{n} were deleted before they were read" for n in range(3)]
+
+
+def test_a_wrong_line_of_a_file_of_properties_is_named_without_its_text(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("# the application's\nsecurity.protocol=SASL_SSL\n\nsasl.password hunter-2\n")
+
+    code, _, err = call(
+        "audit", "kafka", "--bootstrap-servers", "b:9092", "--topic", "orders", "--properties-file", str(file)
+    )
+
+    assert code == 2
+    assert "--properties-file, line 4: expected NAME=VALUE" in err
+    assert "hunter" not in err
