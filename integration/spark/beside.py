@@ -15,12 +15,13 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark.moment import format_time_us
 
-from .checkpoint import initial_offset, kafka_starting_offsets
+from .checkpoint import CHANGES, initial_offset, kafka_starting_offsets
 from .checkpoint_store import LocalStore, batches, local_store
 from .kafka_offsets import Starting, starting_at
 from .offset_log import COPY, OffsetEntry, ahead_of_clock, planned_entry
@@ -58,7 +59,8 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
     """Find the start of a new query whose windows shall be whole.
 
     Args:
-        checkpoint: of a native query on Kafka with one `withWatermark`, in append mode; a folder on this machine.
+        checkpoint: of a native query on Kafka with one `withWatermark`, in append mode; a folder on this machine. No
+            query with lowmark ran on it.
 
     Raises:
         CheckpointUnreadable: the checkpoint is of another kind, or its entries do not reach back far enough.
@@ -75,11 +77,14 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
             "a source of lowmark's read its rows, and does not say how far their times have come",
             "begin a new checkpoint at the offsets that `lowmark offsets` prints without --window.",
         )
-    if newest.heartbeats:
+    left = [name for name in store.names("lowmark") if name != PurePosixPath(CHANGES).name]  # reports of its runs
+    if left or any(entry.heartbeats for entry in entries.values()):
         raise CheckpointUnreadable(
             store.root,
-            "it is of a query with lowmark, whose watermark does not say how far its rows have come",
-            "give the checkpoint back with `lowmark leave`, or keep it.",
+            "a query with lowmark runs or ran on it, whose watermark does not say how far its rows have come",
+            "keep it, because `lowmark adopt` and `lowmark leave` take it over with all its state; or begin a new "
+            "checkpoint at the offsets that `lowmark offsets` prints without --window, and lose the windows that are "
+            "open.",
         )
     watermark_ms = newest.watermark_ms
     if watermark_ms is None:

@@ -22,6 +22,7 @@ from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.process import sockets
 from lowmark.integration.spark import session
 from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, StatusRequest, handler
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark import TaskId, WatermarkStrategy, to_json
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 from lowmark.watermark.splits.stream import SplitWatermarks
@@ -316,6 +317,17 @@ def test_offsets_that_would_reach_back_further_than_the_checkpoint(windowed: Pat
     code, _, err = call("offsets", str(windowed), "--window", "1 hour", "--delay", "10 seconds")
     assert (code, "its oldest batch is 3" in err, '"startingTimestamp", "1699996870000"' in err) == (2, True, True)
     assert "--delay is missing" in call("offsets", str(windowed), "--window", "1 hour")[2]
+
+
+@pytest.mark.parametrize("seen_in", ["offsets/3", "lowmark/7a573882f3d8416ab9b56207c449e827"])
+def test_offsets_do_not_reach_back_where_a_query_with_lowmark_ran(windowed: Path, seen_in: str) -> None:
+    """Its watermark is that of a slow split, and the fast splits have rows in windows that are still open."""
+    file = windowed / seen_in
+    file.parent.mkdir(exist_ok=True)
+    with file.open("a") as lines:  # after `leave`, only entries that no restart reads have the heartbeat
+        lines.write("\n" + json.dumps(HeartbeatOffset("orders", 1, "token").to_json()))
+    code, out, err = call("offsets", str(windowed), "--window", "1 minute", "--delay", "10 seconds")
+    assert (code, out, "a query with lowmark runs or ran on it" in err) == (2, "", True)
 
 
 def test_debug_raises_what_happened(tmp_path: Path) -> None:
