@@ -362,7 +362,8 @@ class _Checkpoint:
         if self._spark is not None:
             for query in self._spark.streams.active:
                 root = query._jsq.streamingQuery().resolvedCheckpointRoot()
-                if open_store(self._spark, root).root == self._store.root:
+                # By the real path, because a checkpoint of this machine has other names by links.
+                if os.path.realpath(open_store(self._spark, root).root) == os.path.realpath(self._store.root):
                     return f"query {query.name or query.id} runs on it", "stop it first."
         return None
 

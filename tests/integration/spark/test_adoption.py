@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -458,17 +459,20 @@ def test_a_dry_run_says_what_the_command_would_be_refused_for_now(native: Path) 
     assert "not yet" not in str(adopt(native, "orders", dry_run=True, stopped=True))
 
 
-def test_a_dry_run_names_the_running_query_of_its_session(native: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_names_the_running_query_of_its_session(
+    native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (link := tmp_path / "link").symlink_to(native)
     monkeypatch.setattr(adoption, "open_store", lambda _, place: LocalStore(Path(place)))
     execution = SimpleNamespace(resolvedCheckpointRoot=lambda: str(native))
     query = SimpleNamespace(name="hourly", _jsq=SimpleNamespace(streamingQuery=lambda: execution))
     spark: Any = SimpleNamespace(_jsparkSession=None, streams=SimpleNamespace(active=[query]))
     before = contents(native)
-    for stopped in (False, True):
-        would = adopt(native, "orders", spark=spark, dry_run=True, stopped=stopped)
+    for stopped, path in product((False, True), (native, link)):
+        would = adopt(path, "orders", spark=spark, dry_run=True, stopped=stopped)
         assert would.why_not_yet == "query hourly runs on it; stop it first."
         with pytest.raises(AdoptionRefused, match=r"query hourly runs on it. Hint: stop it first"):
-            adopt(native, "orders", spark=spark, stopped=stopped)
+            adopt(path, "orders", spark=spark, stopped=stopped)
     assert contents(native) == before
 
 
