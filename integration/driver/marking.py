@@ -263,9 +263,11 @@ class Marking:
             if text is None:
                 return self._first_kept(query)
             kept = msgspec.json.decode(text, type=Kept)
-            done, _ = files.newest_commit()
-            # Spark's files may have been set back; then later batches come again, and may have other rows.
-            return msgspec.structs.replace(kept, batch_id=min(kept.batch_id, -1 if done is None else done))
+            done, until_us = files.newest_commit()
+            done = -1 if done is None else done
+            if done < kept.batch_id:  # Spark's files were set back; later batches come again, and may have other rows
+                kept = msgspec.structs.replace(kept, batch_id=done, until_us=until_us)
+            return kept
         except (msgspec.DecodeError, UnicodeDecodeError) as broken:
             fact = f"lowmark/{self.file} is not as mark_done has written it ({broken})"
             hint = "bring the file back; or remove it, and mark the partitions that were open by hand."

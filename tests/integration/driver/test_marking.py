@@ -168,6 +168,17 @@ def test_a_batch_with_other_rows_that_comes_again_because_the_checkpoint_was_set
     assert marked == [("hour=10", ("hour=08", "hour=09")), ("hour=11", ())]
 
 
+def test_an_hour_whose_mark_waits_is_not_marked_before_its_rows_come_again_on_a_checkpoint_that_was_set_back() -> None:
+    """The marks of hours 10 and 11 have failed so far, and the backup has no row of them."""
+    marked = list[tuple[str, datetime]]()
+    marking, query = marking_of(lambda done: marked.append((done.name, done.complete_until)), (4, 8 * HOUR_US))
+    query.farewells.read_done = lambda _: msgspec.json.encode(Kept(HOUR_US, 9, (10, 11), 8, 12 * HOUR_US)).decode()
+    marking.begin(query)
+    marking.take(batch(5, 10, until_us=11 * HOUR_US), query)
+    marking.stop()  # makes all marks that are due
+    assert marked == [("hour=10", datetime_of(11 * HOUR_US))]
+
+
 def test_partitions_of_another_length_are_refused_because_the_checkpoint_has_their_numbers() -> None:
     """Hour 480,000 would be a day of the year 3284, so every day of now would count as marked already."""
     written = list[str]()
