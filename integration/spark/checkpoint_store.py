@@ -257,11 +257,17 @@ def _open(name: str, how: int, folder: int, is_kind: Callable[[int], bool] = sta
 
 
 def _give(new: int, folder: int) -> None:
-    """Give a file or folder that root made to the owner of the folder around it, whose query must write there."""
-    if os.geteuid() == 0:
-        owner = os.fstat(folder)
-        with suppress(OSError):  # some file systems and containers let nobody give files away
-            os.fchown(new, owner.st_uid, owner.st_gid)
+    """Give a new file or folder to those who may write in the folder around it, because its query must write there.
+
+    What root made gets the owner of the folder. What others made gets the rights of the folder's group.
+    """
+    around, made = os.fstat(folder), os.fstat(new)
+    with suppress(OSError):  # some file systems and containers let nobody give files away
+        if os.geteuid() == 0:
+            os.fchown(new, around.st_uid, around.st_gid)
+        elif made.st_gid == around.st_gid:
+            group = around.st_mode & (stat.S_IRWXG if stat.S_ISDIR(made.st_mode) else stat.S_IRGRP | stat.S_IWGRP)
+            os.fchmod(new, stat.S_IMODE(made.st_mode) | group)
 
 
 def _unlink(name: str, folder: int) -> None:

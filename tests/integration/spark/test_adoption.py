@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -449,6 +450,23 @@ def test_what_root_writes_is_of_the_user_whose_query_goes_on_from_it(native: Pat
     adopt(native, "orders")
     assert {(path.stat().st_uid, path.stat().st_gid) for path in native.rglob("*")} == {owner}
     assert (native / "lowmark/changes/1.json").exists()
+
+
+def test_what_one_of_a_group_writes_can_be_written_by_the_group_whose_query_goes_on_from_it(
+    native: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1_000)
+    for path in (native, *native.rglob("*")):
+        path.chmod(path.stat().st_mode | 0o060)
+    before = os.umask(0o077)
+    try:
+        adopt(native, "orders")
+    finally:
+        os.umask(before)
+    written = [
+        native / name for name in ("lowmark", "lowmark/changes", "lowmark/changes/1.json", "offsets/3", "offsets/4")
+    ]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in written] == [0o770, 0o770, 0o660, 0o660, 0o660]
 
 
 def test_a_dry_run_says_what_the_command_would_be_refused_for_now(native: Path) -> None:
