@@ -115,8 +115,12 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
 
 
 def _initial(store: LocalStore, newest: OffsetEntry, stopped: Starting) -> Starting:
-    """The start of the old query, as its Kafka sources recorded it."""
-    return _with_new(starting_at(initial_offset(store, id_) for id_, _ in newest.sources), stopped)
+    """The start of the old query, as its Kafka sources recorded it. Raises `CheckpointUnreadable`."""
+    found = {id_: initial_offset(store, id_) for id_, offset in newest.sources if starting_at([offset])}
+    if (unknown := next((id_ for id_, offset in found.items() if offset is None), None)) is not None:
+        fact = f"sources/{unknown}/0 does not say where its rows begin"
+        raise CheckpointUnreadable(store.root, fact, "use a whole copy of the checkpoint.")
+    return _with_new(starting_at(found.values()), stopped)
 
 
 def _with_new(starting: Starting, stopped: Starting) -> Starting:

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -328,6 +329,19 @@ def test_offsets_do_not_reach_back_where_a_query_with_lowmark_ran(windowed: Path
         lines.write("\n" + json.dumps(HeartbeatOffset("orders", 1, "token").to_json()))
     code, out, err = call("offsets", str(windowed), "--window", "1 minute", "--delay", "10 seconds")
     assert (code, out, "a query with lowmark runs or ran on it" in err) == (2, "", True)
+
+
+def test_offsets_of_a_copy_without_the_folder_sources_do_not_begin_at_0(windowed: Path) -> None:
+    """Where the old query began at the latest records, the new one would count records that the old one never read."""
+    for batch in range(3):
+        shutil.copy(windowed / "offsets/3", windowed / "offsets" / str(batch))
+    command = ["offsets", str(windowed), "--window", "1 hour", "--delay", "10 seconds"]
+    code, out, err = call(*command)
+    assert (code, out, "sources/0/0 does not say where its rows begin" in err) == (2, "", True)
+    (windowed / "sources/0").mkdir(parents=True)
+    (windowed / "sources/0/0").write_text('\0v1\n{"orders":{"0":90}}')
+    code, out, _ = call(*command)
+    assert (code, json.loads(out)) == (0, {"orders": {"0": 90}})
 
 
 def test_debug_raises_what_happened(tmp_path: Path) -> None:
