@@ -155,8 +155,9 @@ def _names(checkpoint: object, streams: Streams | None) -> Mapping[str, Sequence
     elif isinstance(streams, Mapping):
         untyped: Mapping[str, object] = streams
         for name, numbers in untyped.items():
-            if isinstance(numbers, str) or not isinstance(numbers, Sequence | None):
-                why = f"the sources of {name} are {numbers!r}, and no list"
+            are_listed = isinstance(numbers, Sequence) and all(isinstance(number, int) for number in numbers)
+            if numbers is not None and not are_listed:
+                why = f"the sources of {name} are {numbers!r}, and no list of numbers"
                 raise AdoptionRefused(str(checkpoint), why, "pass a list of numbers, such as [0].")
         given = streams
     else:
