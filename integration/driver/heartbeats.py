@@ -122,10 +122,12 @@ class Heartbeats:
         if (marking := self._runs.markings.get(stream.name)) is not None:
             for query in asked:
                 yield partial(marking.begin, query)
+        if before is not None and (newest := before.last_batch_id) is not None:
+            stays = yield lambda: any(query.farewells.committed(newest) for query in asked)
+            # Else checkpoint, and maybe table, were set back to a copy of before.
+            run.complete_until_us = before.complete_until_us if stays else None
         if beginning and not any(self._runs.queries.get(query.run_id) for query in beginning):
             raise UnknownStream(request.stream_id, self._runs.streams.names())  # nothing would end its run any more
-        if before is not None:
-            run.complete_until_us = before.complete_until_us  # the sink stays as it is
         run.shares = self._runs.cooperation.shares(stream)
         self._runs.keep(run)
         return run

@@ -41,6 +41,9 @@ class ClientCheckpoint:
     def forget(self, token: str) -> None:
         self._left.pop(token, None)
 
+    def committed(self, batch_id: int) -> bool:  # noqa: ARG002  # only the checkpoint shows that it was set back
+        return True
+
     def lost_batch(self, resumes: str, *, runs: bool, left_behind: Farewell | None) -> int | None:
         """Return the batch before a reader's first, unless this process took its report; see `FarewellFiles`."""
         if self.begins is None or not any(resumes in json.dumps(each.start_offset) for each in self.begins.sources):

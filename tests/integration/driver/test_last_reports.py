@@ -695,3 +695,20 @@ def test_a_restart_takes_its_own_reports_though_news_of_the_run_before_come_late
     after.batch(a=30)
     assert after.ask().low_watermark_us == 30 * SECOND
     assert (after.run.run_id, after.run.last_batch_id, before.run.run_id) == (after.run_id, 2, before.run_id)
+
+
+@pytest.mark.parametrize("is_set_back", [False, True])
+def test_a_restart_in_the_same_driver_is_complete_as_before_unless_its_checkpoint_was_set_back(
+    checkpoint: Checkpoint, *, is_set_back: bool
+) -> None:
+    before = Driver(checkpoint)
+    before.batch(a=10)
+    before.batch(a=20)
+    before.hear()
+    before.end()
+    before.run.complete_until_us = 20 * SECOND
+    if is_set_back:  # the table, too
+        checkpoint.commits, checkpoint.offsets = 0, checkpoint.offsets[:1]
+    after = before.restarted()
+    after.ask()
+    assert after.run.complete_until_us == (None if is_set_back else 20 * SECOND)
