@@ -37,7 +37,7 @@ from typing import Any, Generic
 
 from lowmark.sources.api import ReaderInfo, ResultT, Source, SourceEvent, SplitEnumerator, SplitT, StateT
 from lowmark.sources.metric_group import MetricGroup
-from lowmark.sources.serializer import blames_bytes, told_briefly
+from lowmark.sources.serializer import UnreadableState, blames_bytes, told_briefly
 from lowmark.sources.worker import WorkerDied, answer, described
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.duration import rough_duration_us
@@ -412,7 +412,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             cause, known = _reason(error)
             pause_us = self._failover.failed(self._clock.now_us())
             self._discard_enumerator()
-            if pause_us is None or SuppressRestarts.is_behind(error):
+            if pause_us is None or SuppressRestarts.is_behind(error) or isinstance(error, UnreadableState):
                 self._give_up(action, error, cause, known=known)
                 return
             pause = rough_duration_us(pause_us)

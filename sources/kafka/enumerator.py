@@ -132,6 +132,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
             assign=assign_round_robin,
             known=state.splits,
             prepare=self._prepare,
+            end=str(stop),
             source=f"KafkaSource at {settings.place}",
         )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from numbers import Integral
 
 from lowmark.watermark.errors import shown
-from lowmark.watermark.moment import INT64
+from lowmark.watermark.moment import INT64, format_time_us
 
 from .errors import InvalidKafkaOption
 
@@ -43,6 +43,13 @@ class KafkaOffsets:
     time_us: int | None = None
     by_partition: tuple[tuple[TopicPartitionId, int | KafkaOffsets], ...] = ()
     otherwise: KafkaOffsets | None = None
+
+    def __str__(self) -> str:
+        if self.kind == "timestamp":
+            return f"timestamp {format_time_us(self.time_us)}"
+        named = [f"{topic}/{partition}: {position}" for (topic, partition), position in self.by_partition]
+        parts = named if self.kind == "offsets" else [self.kind]
+        return ", ".join(parts if self.otherwise is None else [*parts, f"otherwise {self.otherwise}"])
 
     @classmethod
     def earliest(cls) -> KafkaOffsets:

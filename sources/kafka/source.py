@@ -83,7 +83,8 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
             by (topic, partition). Partitions found later begin at their first record.
         stop: None: the source never ends. Otherwise as `start`: each partition ends before that offset, looked up once;
             "latest", and a timestamp after all records, mean the end at that time. A partition keeps its begin and its
-            end in the checkpoint, so another `start` or `stop` at a restart has no effect on partitions that it knows.
+            end in the checkpoint, so another `start` at a restart has no effect on partitions that it knows, and
+            another `stop` is refused.
         discover_every: how often to look for new partitions, a duration; None: only at the start.
         on_data_loss: for records that were deleted before they were read: "error", or "go_on" without these records.
         isolation: "read_committed", or "read_uncommitted" to read the records of open and aborted transactions too.

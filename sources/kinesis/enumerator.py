@@ -49,6 +49,7 @@ def create_enumerator(
         bounded=stop is not None,
         known=still_wanted(known, lambda name: streams.wants(name.rpartition("/")[0])),
         prepare=prepare,
+        end=str(stop),
         source=f"KinesisSource at {settings.place}",
     )
 

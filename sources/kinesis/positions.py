@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from lowmark.watermark.errors import shown
-from lowmark.watermark.moment import us_of
+from lowmark.watermark.moment import format_time_us, us_of
 
 from .errors import InvalidKinesisOption
 
@@ -35,6 +35,9 @@ class KinesisPosition:
     kind: str
     time_us: int = 0
     after: tuple[tuple[ShardKey, str], ...] = ()
+
+    def __str__(self) -> str:
+        return format_time_us(self.time_us) if self.kind == "AT_TIMESTAMP" else self.kind
 
     @classmethod
     def at_timestamp(cls, time_us: int) -> KinesisPosition:

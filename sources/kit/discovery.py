@@ -41,6 +41,8 @@ from .listed_splits import fault_of
 
 log = logging.getLogger("lowmark")
 
+_LONGEST_END = 200  # characters
+
 
 @dataclass(frozen=True)  # no slots: a frozen generic with slots cannot be made as DiscoveredSplits[MySplit](...)
 class DiscoveredSplits(Generic[SplitT]):
@@ -56,6 +58,7 @@ class DiscoveredSplits(Generic[SplitT]):
     oldest_stamp: int | None = None
     forgotten: int = 0  # the largest possible number of forgotten ids, when splits were listed last
     root: str = ""  # the folder, or the like, that ids are relative to; "" without one
+    end: str | None = None  # the end that all these splits keep, in words; None: unknown, or they keep none
 
 
 class PackedSerializer(DataclassSerializer[ValueT]):
@@ -152,12 +155,15 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         keep: splits whose stamp is more than this below the newest one are never new, so their ids are forgotten.
         remember: of how many splits, the newest by stamp, ids are in the state at least; see the module. None: of all.
         root: what the ids are relative to, for the state.
+        end: where the source ends, in words, if splits keep their end from their discovery on; "None" for a source
+            that never ends. After a restart with another end, splits would end where nobody expects. None: splits keep
+            no end of the source.
         max_failures: failures in a row that fail the enumerator, 1 or more.
         source: name for errors.
 
     Raises:
         ValueError: `stamp_of` is given without `keep` and `remember`, or one of these without `stamp_of`.
-        UnreadableState: `known` has no stamps, and `stamp_of` is given.
+        UnreadableState: `known` has no stamps, and `stamp_of` is given; or `known` has another `end`.
     """
 
     def __init__(
@@ -174,6 +180,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         keep: int | None = None,
         remember: int | None = None,
         root: str = "",
+        end: str | None = None,
         max_failures: int = 3,
         source: str = "source",
     ) -> None:
@@ -194,6 +201,15 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
                 "DiscoveredSplits",
                 f"it has {len(state.stamps)} stamps of {len(state.assigned)} splits, and {source} needs all",
                 "a source that had no stamps wrote the checkpoint: start with a new one.",
+            )
+        given = None if end is None else _briefly(end)
+        self._end = state.end if state.discovered else given
+        if given is not None and self._end not in (given, None):
+            raise UnreadableState(
+                source,
+                f"the checkpoint has the end {self._end}, and the source is given {given}",
+                "give the end as before (stop=), because splits keep theirs, or start with a new checkpoint, whose "
+                "start= says where this one ended.",
             )
         stamps = (0,) * len(state.assigned) if stamp_of is None else state.stamps
         self._assigned = dict(zip(state.assigned, stamps, strict=True))
@@ -242,6 +258,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
                 oldest_stamp=self._oldest_stamp,
                 forgotten=self._forgotten,
                 root=self._root,
+                end=self._end,
             )
         return self._snapshot
 
@@ -372,6 +389,11 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
                 self._assigned[split.split_id] = 0 if self._stamp_of is None else self._stamp_of(split)
         self._snapshot = None
         self._forget_oldest()
+
+
+def _briefly(end: str) -> str:
+    """An end with many positions, cut and with a checksum, because the checkpoint of each batch has it."""
+    return end if len(end) <= _LONGEST_END else f"{end[:_LONGEST_END]}... ({zlib.crc32(end.encode()):08x})"
 
 
 def _with_slack(many: int) -> int:

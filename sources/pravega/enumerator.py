@@ -20,6 +20,7 @@ from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.kit.streams import Streams
 
 from .client import PravegaClient, StreamCut
+from .cuts import readable
 from .errors import InvalidPravegaOption, PravegaStreamMissing
 from .segment import PravegaSplit, segment_epoch, segment_of, split_of
 
@@ -35,6 +36,10 @@ class Positions:
 
     otherwise: str
     cuts: Mapping[str, str]
+
+    def __str__(self) -> str:
+        cuts = [f"{stream}: {readable(text)}" for stream, text in sorted(self.cuts.items())]
+        return ", otherwise ".join([", ".join(cuts), self.otherwise] if cuts else [self.otherwise])
 
     def resolve(self, client: PravegaClient, stream: str) -> StreamCut:
         given = self.cuts.get(stream, self.otherwise)

@@ -328,6 +328,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             period_seconds=self._period_seconds,
             bounded=self.bounded,
             known=known,
+            end=str(self._stop),
             max_failures=1,  # the client has tried for `give_up_after`
             source=repr(self),
         )

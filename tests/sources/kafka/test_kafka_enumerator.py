@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from lowmark.sources.kafka.planner import KafkaPlanner
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kafka.topics import Topic
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveryFailed, PackedSerializer
+from lowmark.sources.serializer import UnreadableState
 from lowmark.sources.testing import ManualEnumeratorContext
 
 from tests.sources.kafka.test_kafka import EARLIEST, LATEST, NEW, SETTINGS, ScriptedClient, split
@@ -258,8 +261,31 @@ def test_a_bounded_source_looks_once_and_stops_where_it_shall() -> None:
         assert (context.periods, context.no_more_splits) == ([], {0, 1})
         _, restarted = enumerated(client, stop=stop, state=enumerator.snapshot_state(1))
         assert (restarted.assigned, restarted.no_more_splits) == ([], {0, 1})
-        _, live = enumerated(client, state=enumerator.snapshot_state(1))
-        assert live.assigned == [], "the known partitions keep their ends"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (None, LATEST, "the checkpoint has the end None, and the source is given latest"),
+        (LATEST, None, "the checkpoint has the end latest, and the source is given None"),
+        (LATEST, KafkaOffsets.timestamp(5_000_000), "given timestamp 1970-01-01 00:00:05.000 UTC"),
+        (
+            KafkaOffsets.of({("orders", 0): 5}, otherwise="committed"),
+            KafkaOffsets.of({("orders", 0): 7}),
+            "the end orders/0: 5, otherwise committed, otherwise earliest, and the source is given orders/0: 7",
+        ),
+    ],
+)
+def test_another_end_is_refused_because_known_partitions_keep_theirs(
+    before: KafkaOffsets | None, now: KafkaOffsets | None, said: str
+) -> None:
+    """A query with a new end never ended, and a query without one read nothing more."""
+    client = ScriptedClient(orders={0: (2, 9)})
+    state = enumerated(client, stop=before)[0].snapshot_state(1)
+    with pytest.raises(UnreadableState, match=re.escape(said)):
+        enumerated(client, stop=now, state=state)
+    enumerated(client, stop=before, state=state)
+    enumerated(client, stop=now, state=replace(state, splits=replace(state.splits, end=None)))  # of earlier versions
 
 
 def test_what_is_named_must_be_there_at_first_and_may_go_later() -> None:

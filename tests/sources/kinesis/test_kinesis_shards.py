@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from lowmark.sources.kinesis import KinesisDataLost, KinesisPosition, KinesisStreamMissing
@@ -20,6 +21,7 @@ from lowmark.sources.kinesis.split import TRIM_HORIZON, DataLoss, KinesisSplit, 
 from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.metric_group import MetricGroup
+from lowmark.sources.serializer import UnreadableState
 from lowmark.sources.slicing import SliceLimits, plan_slices
 from lowmark.sources.testing import ManualEnumeratorContext
 
@@ -288,6 +290,22 @@ def test_a_stream_that_is_subscribed_again_is_read_again() -> None:
         state = enumerator.snapshot_state(1)
         read.append([f"{split.split_id} {split.cursor}" for _, split in context.assigned])
     assert read == [[f"orders/1 {at_time(NOW_MS)}", f"returns/1 {at_time(NOW_MS)}"], [], ["returns/1 TRIM_HORIZON"]]
+
+
+def test_another_end_is_refused_because_known_shards_keep_theirs() -> None:
+    context, stop = ManualEnumeratorContext[KinesisSplit](), KinesisPosition.at_timestamp(5_000_000)
+
+    def enumerator(stop: KinesisPosition | None, known: DiscoveredSplits[KinesisSplit]) -> Any:
+        return create_enumerator(
+            context, SETTINGS, Streams({"orders": "orders"}), start=KinesisPosition("LATEST"), stop=stop, go_on=False,
+            period_seconds=1.0, known=known, client=cast("Any", None),
+        )  # fmt: skip
+
+    state = replace(enumerator(stop, DiscoveredSplits()).snapshot_state(1), discovered=True)
+    for now, said in ((None, "None"), (KinesisPosition("LATEST"), "LATEST")):
+        with pytest.raises(UnreadableState, match=rf"the end 1970-01-01 00:00:05\.000 UTC, .* given {said}\."):
+            enumerator(now, state)
+    assert enumerator(stop, state).snapshot_state(2) == state
 
 
 def test_the_look_at_a_shard_that_is_not_read_does_not_grow() -> None:

@@ -359,6 +359,27 @@ def test_without_splits_discovery_has_still_been() -> None:
     assert found.enumerator.snapshot_state(1).discovered
 
 
+def test_an_end_that_splits_keep_is_the_same_after_a_restart() -> None:
+    state = Found(A, bounded=True, end="noon", readers=1).start(0).enumerator.snapshot_state(1)
+    assert Found(A, bounded=True, end="noon", known=state, readers=1).start(0).assigned == []
+    with pytest.raises(UnreadableState) as refused:
+        Found(A, end="None", known=state)
+    assert str(refused.value) == (
+        "Tables: the checkpoint has the end noon, and the source is given None. Hint: give the end as before (stop=), "
+        "because splits keep theirs, or start with a new checkpoint, whose start= says where this one ended."
+    )
+    Found(A, end="None", known=replace(state, discovered=False))  # no split has an end yet
+
+
+def test_an_end_of_many_positions_is_told_apart_and_takes_little_room() -> None:
+    many = ", ".join(f"orders/{number}: 1" for number in range(1_000))
+    state = Found(A, end=many, readers=1).start(0).enumerator.snapshot_state(1)
+    assert len(str(state.end)) < 250
+    Found(A, end=many, known=state)
+    with pytest.raises(UnreadableState, match=r"orders/0: 1, .*\.\.\. \(.*\), and the source is given orders/0: 1, "):
+        Found(A, end=f"{many}0", known=state)
+
+
 def test_the_state_restores_what_was_known() -> None:
     first = Found(A, B, C, readers=2, assign=lambda name, _: "abc".index(name) % 2).start(1)
     state = first.enumerator.snapshot_state(3)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from lowmark.sources import SourceSplit, SplitEnd, SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
-from lowmark.sources.coordinator import CoordinatorClosed, FailoverPolicy, SourceCoordinator
-from lowmark.sources.kit.discovery import DiscoveredSplits
+from lowmark.sources.coordinator import CoordinatorClosed, FailoverPolicy, SourceCoordinator, SourceFailed
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.kit.simple import SimplePlanner
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.options import PlanOptions
@@ -126,6 +126,26 @@ def test_a_run_that_ends_waits_until_a_restored_enumerator_has_found_the_splits_
         found.join()
 
     assert run.read == {"file": list(range(5)), "log": list(range(5))}
+
+
+class Ending(Failing):
+    """A source whose splits keep its end."""
+
+    end = "noon"
+
+    def restore_enumerator(self, context: Any, state: Any) -> Any:
+        return DiscoveringEnumerator(context, self.discover, period_seconds=60.0, end=self.end, known=state)
+
+
+def test_an_end_that_is_not_that_of_the_checkpoint_fails_the_source_at_once() -> None:
+    """No restored enumerator finds another checkpoint."""
+    run = Run(source := Ending(log=range(5)))
+    with closing(run.planner):
+        run.batch()
+    source.end = "None"
+    again = Run(source)
+    with closing(again.planner), pytest.raises(SourceFailed, match=r"it is not restored.*the end noon, .* given None"):
+        again.planner.plan(run.at, None)
 
 
 class Once(Failing):

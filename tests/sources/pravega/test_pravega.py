@@ -56,15 +56,16 @@ from lowmark.sources.pravega.segment import PravegaSplit, split_of
 from lowmark.sources.pravega.segment_bytes import Truncated
 from lowmark.sources.pravega.settings import PravegaSettings
 from lowmark.sources.reading.slices import read_slices
+from lowmark.sources.serializer import UnreadableState
 from lowmark.sources.slicing import SliceLimits, plan_slices
 from lowmark.sources.testing import ManualEnumeratorContext
 
 GIVEN: dict[str, Any] = {"controller": "tcp://pravega:9090", "scope": "shop", "streams": ["orders"]}
 
 
-def cut_text(stream: str) -> str:
-    """Return a StreamCut at byte 7 of the stream's first segment, in Pravega's text."""
-    return base64.b64encode(gzip.compress(f"0:{stream}:0:0:7".encode())).decode()
+def cut_text(stream: str, at: int = 7) -> str:
+    """Return a StreamCut at a byte of the stream's first segment, in Pravega's text."""
+    return base64.b64encode(gzip.compress(f"0:{stream}:0:0:{at}".encode())).decode()
 
 
 def framed(events: list[bytes]) -> bytes:
@@ -454,6 +455,24 @@ def test_of_a_stream_that_is_sealed_before_the_start_at_the_tail_no_event_is_rea
         "orders/1.#epoch.1": (70, True)
     }
     assert [split.start for split in begun] == [70]
+
+
+def test_another_end_is_refused_because_known_segments_keep_theirs() -> None:
+    made = partial(PravegaSource, controller="tcp://pravega:9090", scope="shop", streams=["orders"])
+    stops: list[Any] = [None, "tail", cut_text("shop/orders", 1), cut_text("shop/orders", 2)]
+    states = [
+        made(stop=stop).create_enumerator(ManualEnumeratorContext[PravegaSplit]()).snapshot_state(1) for stop in stops
+    ]
+    for before, state in enumerate(states):
+        for now, stop in enumerate(stops):
+            again = partial(made(stop=stop).restore_enumerator, ManualEnumeratorContext[PravegaSplit]())
+            known = replace(state, discovered=True)
+            if now == before:
+                assert again(known).snapshot_state(2) == known
+            else:
+                with pytest.raises(UnreadableState, match="the checkpoint has the end"):
+                    again(known)
+    assert states[2].end == "orders: 0:shop/orders:0:0:1, otherwise tail"
 
 
 def test_a_restart_takes_no_stream_that_was_sealed_before_the_start_for_a_new_one() -> None:
