@@ -62,8 +62,9 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
             (before the first record that arrived then or later), or the place where another reader stopped:
             sequence numbers of its last records, by (stream, shard). A shard among them that the first discovery
             does not find is a loss. Shards found later begin at their first record.
-        stop: None: the source never ends. "LATEST": the time of the first discovery; or an aware `datetime`, at most
-            the present.
+        stop: None: the source never ends. "LATEST": the time of the first discovery; or an aware `datetime`. A time in
+            the future means "LATEST". Shards keep their end in the checkpoint, so another `stop` at a restart is
+            refused.
         discover_every: how often to look for new shards, a duration; None: only at the start. A shard that was split
             or merged holds the watermark until its children are found.
         poll_every: how often to look for the end of each shard, a duration.

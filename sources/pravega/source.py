@@ -125,6 +125,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         start: where streams begin when they are first read: "head", "tail", the text of a StreamCut
             (`StreamCut.asText()`) or several, or {stream: one of these}.
         stop: None: the source never ends. Otherwise as `start`: where each stream ends; "tail" is its present end.
+            Segments keep their end in the checkpoint, so another `stop` at a restart is refused.
         event_time: the place of the time in an event: a field of JSON such as "$.order.at", or a picklable function
             from Arrow's binary array to an array of times. Rows get a column `event_time`, and batches are cut by it;
             for this the driver reads every event once, too. None: batches are cut by numbers of events.
