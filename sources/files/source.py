@@ -84,7 +84,8 @@ class FileSource(SimpleSource[FileSplit]):
         event_time: the column with the event time: a time, or text in ISO 8601. None: batches are cut by rows only.
         columns: the columns to read, in this order; by default all. `event_time` must be among them.
         recursive: whether folders stand for the folders below them too.
-        bounded: whether to read only the files present at the start, and then end.
+        bounded: whether to read only the files present at the first start with it, and then end. A restart reads later
+            files only without it.
         discover_every: how often to look for new files, a duration.
         modified_after: only files modified after this, an aware `datetime` or microseconds since the epoch.
         min_age: only files not modified for this long, a duration: for writers that do not rename. A file whose time of

@@ -59,6 +59,7 @@ class DiscoveredSplits(Generic[SplitT]):
     forgotten: int = 0  # the largest possible number of forgotten ids, when splits were listed last
     root: str = ""  # the folder, or the like, that ids are relative to; "" without one
     end: str | None = None  # the end that all these splits keep, in words; None: unknown, or they keep none
+    complete: bool = False  # whether no split is looked for any more
 
 
 class PackedSerializer(DataclassSerializer[ValueT]):
@@ -144,7 +145,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         discover: lists all splits there are; runs on a worker thread.
         period_seconds: from one discovery to the next; None: only one.
         bounded: no splits are looked for after the first discovery that succeeded, also not after a restart, and
-            readers are told that there will be none.
+            readers are told that there will be none. After an unbounded source, splits are looked for once more.
         assign: (split id, number of readers) -> reader; by default they are spread evenly. A split waits until its
             reader has registered.
         known: the state to go on from.
@@ -196,6 +197,8 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         self._stamp_of, self._keep = stamp_of, keep
         self._max_failures, self._source, self._root = max_failures, source, root
         self._discovered = state.discovered
+        # With an `end` a state of an unbounded source is refused; one of an earlier version does not have `complete`.
+        self._complete = bounded and state.discovered and (state.complete or end is not None)
         if stamp_of is not None and len(state.stamps) != len(state.assigned):
             raise UnreadableState(
                 "DiscoveredSplits",
@@ -222,7 +225,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         self._began_empty = False  # whether the first lists of this process were empty
         self._pending = {split.split_id: split for split in state.pending}
         self._preparing = False
-        self._discoveries = 1 if bounded and state.discovered else 0
+        self._discoveries = 1 if self._complete else 0
         self._failures = 0
         self._snapshot: DiscoveredSplits[SplitT] | None = None
         metrics = context.metric_group
@@ -259,14 +262,11 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
                 forgotten=self._forgotten,
                 root=self._root,
                 end=self._end,
+                complete=self._complete,
             )
         return self._snapshot
 
     # -- discovery
-
-    @property
-    def _complete(self) -> bool:
-        return self._bounded and self._discovered
 
     def _handle_discovered(self, found: Sequence[SplitT] | None, error: BaseException | None) -> None:
         if found is None:
@@ -354,8 +354,8 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
     def _add(self, splits: Sequence[SplitT]) -> None:
         self._failures, first = 0, not self._discovered
         self._discoveries += 1
-        self._discovered = True
-        if splits or first:
+        self._discovered, self._complete = True, self._bounded
+        if splits or first or self._complete:
             self._snapshot = None
         self._pending.update((split.split_id, split) for split in splits)
         self._assign_pending()

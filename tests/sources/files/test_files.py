@@ -884,6 +884,20 @@ def test_a_bounded_source_ends_with_what_was_there(tmp_path: Path) -> None:
     assert again.context.no_more_splits == {0}
 
 
+def test_a_source_that_is_bounded_from_a_restart_on_reads_what_is_there_then(tmp_path: Path) -> None:
+    """It read no file that had come since the query was stopped, and said that it was at its end."""
+    filled(tmp_path, "parquet", (5,))
+    state = Enumerated(FileSource(str(tmp_path))).enumerator.snapshot_state(1)
+    parquet(tmp_path / "new.parquet", table(0, 5))
+    bounded = FileSource(str(tmp_path), bounded=True)
+    run = Enumerated(bounded, state)
+    assert (run.found, run.context.no_more_splits) == (["new.parquet"], {0})
+
+    parquet(tmp_path / "newer.parquet", table(0, 5))
+    assert Enumerated(bounded, run.enumerator.snapshot_state(2)).found == []
+    assert Enumerated(FileSource(str(tmp_path)), run.enumerator.snapshot_state(2)).found == ["newer.parquet"]
+
+
 def test_a_restart_goes_on_with_new_files(tmp_path: Path) -> None:
     filled(tmp_path, "parquet", (5, 5))
     source = FileSource(str(tmp_path))

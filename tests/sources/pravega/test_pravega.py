@@ -468,7 +468,7 @@ def test_another_end_is_refused_because_known_segments_keep_theirs() -> None:
             again = partial(made(stop=stop).restore_enumerator, ManualEnumeratorContext[PravegaSplit]())
             known = replace(state, discovered=True)
             if now == before:
-                assert again(known).snapshot_state(2) == known
+                assert again(known).snapshot_state(2).end == known.end
             else:
                 with pytest.raises(UnreadableState, match="the checkpoint has the end"):
                     again(known)
