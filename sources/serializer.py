@@ -21,7 +21,7 @@ class UnreadableState(LowmarkError, ValueError):
 
     kind: str  # the expected type
     fact: str  # the fault
-    hint: str = "is this the checkpoint of another source?"  # what to do
+    hint: str = "is this the checkpoint of another source? Else start with a new one."  # what to do
     _fact = "{kind}: {fact}"
 
 

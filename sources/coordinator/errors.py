@@ -70,3 +70,4 @@ class InvalidCheckpoint(LowmarkError, ValueError):
     reason: str  # the fault of the bytes
     _fact = "source {source!r}: cannot restore the enumerator from checkpoint {checkpoint_id}: {reason}"
     _hint = "go on with the version of lowmark and of the connector that wrote it, or a later one."
+    _cause_knows_best = True

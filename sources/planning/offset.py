@@ -33,10 +33,11 @@ class UnreadableOffset(LowmarkError, ValueError):
     source: str  # the source's name
     why: str  # the fault of the offset
     _fact = (
-        'source "{source:.200}": its offset in the checkpoint cannot be read: {why}. Expected what lowmark wrote for '
-        "this source"
+        'source "{source:.200}": its offset in the checkpoint cannot be read as one that lowmark wrote for this '
+        "source: {why}"
     )
     _hint = "is this the checkpoint of another query? Else start with a new one."
+    _cause_knows_best = True
 
 
 class UnwritableSplit(LowmarkError, TypeError):

@@ -240,7 +240,8 @@ class BatchPlanner(Generic[SplitT]):
 
     def _restore(self, start: BatchOffset) -> _Present[SplitT]:
         if start.source != self._name:
-            raise UnreadableOffset(self._name, f'it is of the source "{start.source}"')
+            hint = "read it by that name, or start with a new checkpoint."
+            raise UnreadableOffset(self._name, f'it is of the source "{start.source}". Hint: {hint}')
         state = start.decode(self._source.split_serializer)
         self.close()
         live = {each.split.split_id: each for each in spread(state.live, self._options.slots)}

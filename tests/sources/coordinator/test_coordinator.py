@@ -391,8 +391,9 @@ def test_bytes_that_cannot_be_restored_are_refused_at_once(change: Callable[[byt
         data = taken(coordinator, 1)
     source = ListSource()
     other = make(source, Gateway())
-    with pytest.raises(InvalidCheckpoint, match=f"source 'orders'.*checkpoint 7: {reason}"):
+    with pytest.raises(InvalidCheckpoint, match=f"source 'orders'.*checkpoint 7: {reason}") as refused:
         other.reset_to_checkpoint(7, change(data))
+    assert str(refused.value).count("Hint") == 1
     other.start()
     settle(other)
     other.close()

@@ -31,7 +31,7 @@ from lowmark.sources.hybrid.planner import HybridPlanner
 from lowmark.sources.hybrid.reader import HybridSplitReader
 from lowmark.sources.hybrid.succession import DeferredSourceFailed
 from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
-from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed
+from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from lowmark.sources.reading.slices import read_slices
 from lowmark.sources.testing import ManualEnumeratorContext, check_source
 
@@ -465,6 +465,11 @@ def test_a_checkpoint_of_a_source_that_is_no_more_is_refused() -> None:
 
     with pytest.raises(ValueError, match="source 2 of a HybridSource that has sources 0 to 1 now"):
         two.split_serializer.deserialize(1, data)
+    state = BatchState(b"", tuple(Placed(0, split) for split in tagged("2:c0")))
+    with pytest.raises(UnreadableOffset) as refused:
+        BatchOffset.encode("numbers", 3, "run", state, three.split_serializer).decode(two.split_serializer)
+    assert str(refused.value).count("Hint") == 1, "that of the cause"
+    assert str(refused.value).endswith("sources may be added behind the last one, and none taken away that was read.")
     for serializer in (two.split_serializer, two.enumerator_state_serializer):
         with pytest.raises(ValueError, match="of version 2, and this version of lowmark knows up to 1"):
             serializer.deserialize(2, data)

@@ -699,8 +699,12 @@ def test_what_a_planner_adds_to_the_ends_of_a_batch_is_in_its_offset(make: Any) 
 
 def test_an_offset_of_another_source_or_a_broken_one_is_refused(make: Any) -> None:
     planner = make(Rows(a=[1]))
-    with pytest.raises(UnreadableOffset, match='is of the source "others"'):
+    with pytest.raises(UnreadableOffset) as renamed:
         planner.plan(BatchOffset("others", 3, "run", {}, "x"), None)
+    assert str(renamed.value) == (
+        'source "rows": its offset in the checkpoint cannot be read as one that lowmark wrote for this source: it is '
+        'of the source "others". Hint: read it by that name, or start with a new checkpoint.'
+    )
     with pytest.raises(UnreadableOffset, match='source "rows": its offset in the checkpoint cannot be read'):
         planner.plan(BatchOffset("rows", 3, "run", {}, "x"), None)
     with pytest.raises(UnreadableOffset, match="expected neighbours"):
