@@ -47,6 +47,10 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         self._sources, self._context, self._restored = sources, context, state
         begin = HybridState(0, None) if state is None else state
         self._index, self._complete, self._unfinished = begin.source_index, set(begin.complete), set(begin.unfinished)
+        # The state before the switch to a deferred source, and that source's state right after it. While it has found
+        # nothing, a restart goes back, because only the enumerator before it may say where it begins.
+        self._switched: tuple[HybridState, Any] | None = None
+        self._snapshot_id = 0
         self._child: AnyEnumerator | None = None
         self._child_context: ChildContext | None = None
         context.metric_group.gauge("source_index", lambda: self._index)
@@ -74,12 +78,12 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         self._switch_if_done()
 
     def snapshot_state(self, checkpoint_id: int) -> HybridState:
-        return HybridState(
-            self._index,
-            self._running.snapshot_state(checkpoint_id),
-            tuple(sorted(self._complete)),
-            tuple(sorted(self._unfinished)),
-        )
+        self._snapshot_id = checkpoint_id
+        state = self._running.snapshot_state(checkpoint_id)
+        if self._switched is not None and state == self._switched[1]:
+            return self._switched[0]
+        self._switched = None
+        return HybridState(self._index, state, tuple(sorted(self._complete)), tuple(sorted(self._unfinished)))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self._running.notify_checkpoint_complete(checkpoint_id)
@@ -98,6 +102,7 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
             for subtask, splits in assignment.assignment.items()
         }
         self._context.assign_splits(SplitsAssignment(wrapped))
+        self._switched = None
         self._unfinished.update(split.split_id for splits in wrapped.values() for split in splits)
 
     def completed(self, subtask: int) -> None:
@@ -135,6 +140,7 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
 
     def _switch(self) -> None:
         previous, previous_context, following = self._running, self._child_context, self._index + 1
+        before = self.snapshot_state(self._snapshot_id) if self._sources.is_deferred(following) else None
         source = self._sources.switch_to(following, previous)
         if previous_context is not None:
             previous_context.closed = True
@@ -143,6 +149,7 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         self._index = following
         self._complete.clear()
         self._begin(source, None)
+        self._switched = None if before is None else (before, self._running.snapshot_state(self._snapshot_id))
         for subtask in sorted(self._context.registered_readers):
             self._running.add_reader(subtask)
 

@@ -39,8 +39,9 @@ class DeferredSource:
     """A source that is made at the switch to it.
 
     Attributes:
-        create: gets the enumerator of the previous source, which has ended and is not closed yet; None after a restart
-            and on executors. A module's function, or another picklable callable.
+        create: gets the enumerator of the previous source, which has ended and is not closed yet; None on executors,
+            and after a restart once the source has looked for splits. A module's function, or another picklable
+            callable.
         boundedness: boundedness of the source that it makes.
         requires: modules that reading this source needs, as `Source.requires`.
     """
@@ -82,6 +83,9 @@ class Succession:
         if index not in self._made:
             self.switch_to(index, None)
         return self._made[index]
+
+    def is_deferred(self, index: int) -> bool:
+        return isinstance(self._sources[index], DeferredSource)
 
     def switch_to(self, index: int, previous: AnyEnumerator | None) -> AnySource:
         """Make a deferred source from the end of the previous source; return other sources as they are."""

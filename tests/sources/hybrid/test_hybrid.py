@@ -30,6 +30,7 @@ from lowmark.sources.hybrid.enumerator import HybridEnumerator
 from lowmark.sources.hybrid.planner import HybridPlanner
 from lowmark.sources.hybrid.reader import HybridSplitReader
 from lowmark.sources.hybrid.succession import DeferredSourceFailed
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
 from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from lowmark.sources.reading.slices import read_slices
@@ -335,6 +336,51 @@ def test_a_deferred_source_sees_the_enumerator_before_it_and_none_after_a_restar
     state = driver.source.enumerator_state_serializer.serialize(driver.enumerator.snapshot_state(1))
     restored.enumerator_state_serializer.deserialize(1, state)
     assert [child, None] == PREVIOUS
+
+
+def noting(previous: Any) -> Numbers:
+    PREVIOUS.append(previous)
+    return Numbers("b")
+
+
+def test_a_restart_before_the_first_look_of_a_deferred_source_makes_it_from_the_enumerator_before_it() -> None:
+    """A query that was killed while it read the last batch of the source before made it from nothing."""
+    PREVIOUS.clear()
+    driver = Driver(Numbers("a"), DeferredSource(noting))
+    for subtask in (0, 1):
+        driver.enumerator.handle_splits_finished(subtask, driver.ids(subtask))
+    assert driver.index == 1
+    again = driver.restored()
+    for subtask in (0, 1):
+        again.register(subtask)
+    assert (again.index, len(PREVIOUS), None in PREVIOUS) == (1, 2, False)
+    again.run()
+    assert sorted(again.ids()) == ["1:b0", "1:b4"]
+    assert again.enumerator.snapshot_state(2).source_index == 1
+
+
+class Forgetful(DiscoveringEnumerator[SourceSplit]):
+    def snapshot_state(self, checkpoint_id: int) -> DiscoveredSplits[SourceSplit]:
+        return DiscoveredSplits()
+
+
+class Unremembered(Numbers):
+    """A source whose enumerator has no state, because its splits are in the offsets."""
+
+    def restore_enumerator(self, context: Any, state: Any) -> Any:
+        return Forgetful(context, self.discover, period_seconds=None, bounded=True)
+
+
+def unremembered(previous: Any) -> Numbers:
+    return Unremembered("b")
+
+
+def test_a_restart_goes_back_to_no_source_whose_follower_has_given_splits() -> None:
+    driver = Driver(Numbers("a"), DeferredSource(unremembered))
+    for subtask in (0, 1):
+        driver.finish(subtask)
+    assert sorted(driver.ids()) == ["0:a0", "0:a4", "1:b0", "1:b4"]
+    assert driver.enumerator.snapshot_state(2).source_index == 1
 
 
 def out_of_reach(previous: Any) -> Numbers:
