@@ -40,8 +40,8 @@ class DeferredSource:
 
     Attributes:
         create: gets the enumerator of the previous source, which has ended and is not closed yet; None on executors,
-            and after a restart once the source has looked for splits. A module's function, or another picklable
-            callable.
+            and after a restart once the source has looked for splits. It makes a source with the same `stop=` each
+            time. A module's function, or another picklable callable.
         boundedness: boundedness of the source that it makes.
         requires: modules that reading this source needs, as `Source.requires`.
     """
