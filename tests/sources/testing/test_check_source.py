@@ -506,9 +506,9 @@ class TellsNobody(Enumerated):
     bounded = True
 
     class kind(DiscoveringEnumerator[SourceSplit]):  # noqa: N801
-        @property
-        def _complete(self) -> bool:
-            return False
+        def _add(self, splits: Sequence[SourceSplit]) -> None:
+            self._bounded = False
+            super()._add(splits)
 
 
 class Serialized(Numbered):
