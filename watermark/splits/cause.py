@@ -27,7 +27,9 @@ def cause_of(hold: Hold, unusable: str | None = None) -> tuple[Cause | None, str
     return Cause.SILENT_SPLIT if is_silent(hold) else None, why, what_next
 
 
-def unusable_times(counts: BatchCounts, newest_us: int | None, low_us: int | None = None) -> str | None:
+def unusable_times(
+    counts: BatchCounts, newest_us: int | None, low_us: int | None = None, *, spoken: bool = False
+) -> str | None:
     """Describe implausible event times in one sentence, such as seconds taken for milliseconds.
 
     None means that the event times are plausible.
@@ -35,11 +37,12 @@ def unusable_times(counts: BatchCounts, newest_us: int | None, low_us: int | Non
     Args:
         newest_us: the largest event time so far, microseconds since the epoch; None: there was none.
         low_us: the low watermark. Without a future guard the low watermark follows such times.
+        spoken: whether a split delivered rows. Then null names a split, too, as any text or one of several columns may.
 
     >>> unusable_times(BatchCounts(rows=2, null_time_rows=2), None)
     'all 2 rows so far have no event time: is the JSON path, or the format of the time, right?'
     """
-    rows, missing = counts.rows, counts.null_time_rows + counts.null_split_rows
+    rows, missing = counts.rows, counts.null_time_rows + (0 if spoken else counts.null_split_rows)
     if rows == 0:
         return None
     if missing >= rows:

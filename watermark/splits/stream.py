@@ -237,7 +237,7 @@ class SplitWatermarks:
     def unusable_times(self) -> str | None:
         """See ``cause.unusable_times``."""
         tally = self._reports.tally
-        return unusable_times(tally.counts, tally.newest_us, self._low.us)
+        return unusable_times(tally.counts, tally.newest_us, self._low.us, spoken=bool(tally.splits))
 
     @property
     def states(self) -> Mapping[SplitState, int]:

@@ -39,7 +39,8 @@ class View:
         marked = sorted(states.by_hand, key=split_order)
         names = names_of({*shown, *idle, *marked, *stripped, *(() if holder is None else (holder,))}, name_of)
         hold = self._hold(holder, names, now_us)
-        cause, why, what_next = cause_of(hold, unusable_times(tally.counts, tally.newest_us, coalescer.low_us))
+        unusable = unusable_times(tally.counts, tally.newest_us, coalescer.low_us, spoken=bool(tally.splits))
+        cause, why, what_next = cause_of(hold, unusable)
         if states.lost is not None:
             batch_id, lost_us = states.lost
             read_us = lost_us if self.reports.read_until_us is None else self.reports.read_until_us

@@ -241,6 +241,22 @@ def test_unusable_times_come_before_who_holds() -> None:
     assert "Split a has not spoken yet" in status.why
 
 
+def test_null_that_names_a_split_is_no_lack_of_times() -> None:
+    """As in split=["region", "device"] where no row has a region: every row has a split, and moves the watermark."""
+    history = History()
+    counts = BatchCounts(rows=2, null_split_rows=2, future_rows=1)
+    history.on(
+        1,
+        batch(
+            0, 1, {"null/x": 50, "null/y": 60}, counts=counts, newest_us=START_US + YEAR_US, future_rows={"null/x": 1}
+        ),
+    )
+    status = history.status(2)
+
+    assert status.cause is not Cause.NO_EVENT_TIME
+    assert "event time" not in status.why
+
+
 def test_without_a_guard_the_year_58_000_is_told() -> None:
     history = History(WatermarkStrategy.for_monotonous_timestamps().with_future_guard(None))
     us = START_US * 1_000
