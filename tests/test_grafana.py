@@ -319,6 +319,11 @@ def test_the_alert_on_dropped_rows_knows_that_an_adopted_checkpoint_brings_nativ
     assert "on an adopted checkpoint" in paragraph
 
 
+def test_the_alert_on_unusable_rows_knows_that_null_may_name_a_split() -> None:
+    """It said that such rows move no watermark, while status named split null as the one that holds."""
+    assert "else null names\n            a split, which holds" in alerts(ALERTS)["LowmarkRowsUnusable"]
+
+
 def test_every_alert_has_its_paragraph_in_the_docs_and_no_other_has() -> None:
     page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
     paragraphs = re.findall(r"(?m)^### (\w+)\n\n\*(critical|warning)\*, .*\S", page)
