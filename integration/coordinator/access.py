@@ -47,6 +47,8 @@ _CLIENT_OPTIONS: list[tuple[str, Any]] = [
 def cause_of(failed: Any) -> str:
     """The cause of a failed call, in words."""
     if isinstance(failed, grpc.Call):
+        if failed.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return "a server is there that is no coordinator, such as the service of a driver"
         return f"{failed.code().name}: {failed.details()}"
     return described(failed)
 

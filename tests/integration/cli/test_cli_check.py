@@ -683,6 +683,18 @@ with until_ended() as ended:
 """
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["status"], ["explain"], ["wait", "orders", "--past", "2026-01-01T00:00Z"], ["forget", "j", "orders", "q"]],
+)
+def test_the_address_of_a_service_is_not_taken_for_a_coordinator_that_has_to_be_started(
+    driver: Driver, command: list[str]
+) -> None:
+    code, out, err = call(*command, "--coordinator", driver.address)
+    assert (code, out) == (2, "")
+    assert f"no coordinator answers at {driver.address} (a server is there that is no coordinator, such as" in err
+
+
 @pytest.mark.slow  # starts a process
 def test_a_signal_that_does_not_interrupt_a_wait_ends_it() -> None:
     """As of a signal that comes at the moment in which the wait begins."""
