@@ -78,7 +78,7 @@ class Reports:
             self._runs.queries.find()
             query = self._runs.queries.get(run_id)
         if query is not None:
-            run.places, fault = query.stream_sources(), query.fault()
+            run.places, fault = query.stream_sources(), query.fault(tells_late=run.stream.tells_late)
             if fault is not None:
                 run.refuse(f'stream "{run.stream.name}": {fault}')
         return query

@@ -190,9 +190,14 @@ class RunningQuery:
         """A sentence on what keeps a query from its service; None: nothing does."""
         return None  # the query runs beside the service
 
-    def fault(self) -> str | None:
+    def fault(self, *, tells_late: bool) -> str | None:
         """Say what was built on a wrapped DataFrame, as only a running query shows, and breaks the low watermark."""
         execution = self._query.streamingQuery()
+        if tells_late and "AsyncProgressTracking" in execution.getClass().getSimpleName():
+            return (
+                "with asyncProgressTrackingEnabled Spark leaves batches out of its log, by which late rows are told. "
+                "Hint: leave this option out, or late=, watermark= and late_to=."
+            )
         watermarks = [
             node for node in logical_plan.nodes(execution.logicalPlan()) if node.nodeName() == "EventTimeWatermark"
         ]

@@ -115,7 +115,7 @@ class ConnectQuery:
     def tell_late(self) -> None:
         pass  # `wrap` refuses a column of late rows for a client
 
-    def fault(self) -> str | None:
+    def fault(self, *, tells_late: bool) -> str | None:  # noqa: ARG002  # always False, as above
         if len(self._streams) > 1 and self._plan and self._placed() is None:
             return (
                 "the query has several wrapped streams, and the text of its plan does not tell a client of Spark "

@@ -114,7 +114,7 @@ class OfStream(Query):
     def stream_sources(self) -> dict[int, list[int]]:
         return {}
 
-    def fault(self) -> None: ...
+    def fault(self, *, tells_late: bool) -> None: ...
 
 
 class Spark:

@@ -116,7 +116,7 @@ class Query:
     def observed(self) -> set[str]:
         return {METRIC}
 
-    def fault(self) -> None: ...
+    def fault(self, *, tells_late: bool) -> None: ...
 
     def tell_late(self) -> None:
         self.told.append(self.farewells._answer("tell_late", "told"))

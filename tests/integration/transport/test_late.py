@@ -330,6 +330,16 @@ def test_without_the_watermark_of_the_batch_before_it_is_refused(
         service.wrap(feed.df, name="orders", event_time="ts", split="split", **arguments)
 
 
+def test_a_query_whose_log_lacks_batches_is_refused(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
+    df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["a"], late="is_late")
+    options = {"checkpointLocation": checkpoint, "asyncProgressTrackingEnabled": "true"}
+    for v in range(1, 4):
+        feed.put(("a", v, v))
+    query = df.select("is_late").writeStream.format("noop").options(**options).start()
+    with pytest.raises(StreamingQueryException, match="leave this option out, or late="):
+        query.processAllAvailable()
+
+
 def test_a_query_that_outlives_its_service_ends_in_words(spark: SparkSession, feed: Feed, checkpoint: str) -> None:
     with LowWatermarkService(spark) as service:
         df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["a"], late="is_late")
