@@ -11,6 +11,7 @@ from lowmark.sources.coordinator import SuppressRestarts
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import format_time_us
 from lowmark.watermark.errors import without_login
+from lowmark.watermark.printable import counted
 
 log = logging.getLogger("lowmark")
 
@@ -86,6 +87,6 @@ class Unanswered:
         if self._said_seconds is None or now >= self._said_seconds + SAY_AGAIN_SECONDS:
             self._said_seconds = now
             log.warning(
-                "%s: %d %s cannot be read at present and are asked about again, such as %s: %s",
-                self._system, silent, self._splits, example, without_login(cause)[:300],
+                "%s: %s cannot be read at present and will be asked about again, such as %s: %s",
+                self._system, counted(silent, self._splits.removesuffix("s")), example, without_login(cause)[:300],
             )  # fmt: skip

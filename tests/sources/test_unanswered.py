@@ -58,7 +58,7 @@ def test_the_log_is_told_at_once_and_then_every_ten_seconds_and_all_are_counted(
     unanswered.tell(1, "b", "away")
 
     assert caplog.messages == [
-        "a system: 2 shards cannot be read at present and are asked about again, such as a: throttled",
-        "a system: 1 shards cannot be read at present and are asked about again, such as b: away",
+        "a system: 2 shards cannot be read at present and will be asked about again, such as a: throttled",
+        "a system: 1 shard cannot be read at present and will be asked about again, such as b: away",
     ]
     assert metrics.values()["unanswered_shards"] == 6

@@ -635,7 +635,7 @@ def test_partitions_that_stay_silent_are_told_in_the_log_once_in_ten_seconds(cap
         planner.latest([split(0), split(1)])
         clock.now += 2.0
 
-    lines = [line for line in caplog.messages if "partitions cannot be read" in line]
+    lines = [line for line in caplog.messages if "partition cannot be read" in line]
     assert len(lines) == 3, "at 0, 10 and 20 seconds"
     assert "gives no answer for 1 of 2 partitions" in str(planner.trouble())
     client.silent.clear()
