@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 _NO_TASK = "no query is registered at the coordinator"
 _PASSED, _NOT_PASSED, _NOBODY = 0, 1, 2
 WAIT_EXIT_CODES = (
-    "Exit codes: 0 the time is passed, 1 it is not passed at the time-out, 2 nobody can be asked, 130 interrupted."
+    "Exit codes: 0 the time is passed, 1 it is not passed at the time-out, 2 nobody can be asked, 130 interrupted, "
+    "143 terminated."
 )
 
 
