@@ -74,7 +74,8 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
     """A source that reads Kafka topics. Give exactly one of `topics`, `topic_pattern` and `partitions`.
 
     Args:
-        bootstrap_servers: "host:port,host:port", or a list of "host:port".
+        bootstrap_servers: "host:port,host:port", or a list of "host:port". Name several brokers, because a new client
+            knows only these: with one name, the query ends when that broker is away for `give_up_after`.
         topics: names of topics. All their partitions are read, also partitions that are added later.
         topic_pattern: a regular expression for whole names of topics, also of topics that are created later.
         partitions: (topic, partition) pairs; only these partitions are read.
