@@ -259,7 +259,7 @@ def _open(name: str, how: int, folder: int, is_kind: Callable[[int], bool] = sta
 def _give(new: int, folder: int) -> None:
     """Give a new file or folder to those who may write in the folder around it, because its query must write there.
 
-    What root made gets the owner of the folder. What others made gets the rights of the folder's group.
+    Root gives it to the owner of the folder. Everyone else gives the folder's group the same rights as in the folder.
     """
     around, made = os.fstat(folder), os.fstat(new)
     with suppress(OSError):  # some file systems and containers let nobody give files away

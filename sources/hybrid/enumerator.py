@@ -47,8 +47,9 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         self._sources, self._context, self._restored = sources, context, state
         begin = HybridState(0, None) if state is None else state
         self._index, self._complete, self._unfinished = begin.source_index, set(begin.complete), set(begin.unfinished)
-        # The state before the switch to a deferred source, and that source's state right after it. While it has found
-        # nothing, a restart goes back, because only the enumerator before it may say where it begins.
+        # The state before the switch to a deferred source, and the state of the deferred source right after the switch.
+        # A restart goes back until the deferred source has found splits, because the begin of the deferred source may
+        # depend on the enumerator of the source before.
         self._switched: tuple[HybridState, Any] | None = None
         self._snapshot_id = 0
         self._child: AnyEnumerator | None = None

@@ -37,7 +37,8 @@ def unusable_times(
     Args:
         newest_us: the largest event time so far, microseconds since the epoch; None: there was none.
         low_us: the low watermark. Without a future guard the low watermark follows such times.
-        spoken: whether a split delivered rows. Then null names a split, too, as any text or one of several columns may.
+        spoken: whether a split delivered rows. Then rows without a split do not count, because null may be the name of
+            a split.
 
     >>> unusable_times(BatchCounts(rows=2, null_time_rows=2), None)
     'all 2 rows so far have no event time: is the JSON path, or the format of the time, right?'
