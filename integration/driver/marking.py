@@ -163,15 +163,15 @@ class Marking:
             raise WrapRefused(self.stream, fact, _ANOTHER)
         if self.metric not in observed:
             return
-        kept = None if self._has(query) else self._read(query)
+        kept = self._read(query)
         if kept is not None and kept.width_us != self._width_us:
             before, now = map(format_duration_us, (kept.width_us, self._width_us))
             fact = f"mark_done has partitions of {now}, and the checkpoint has the marks of partitions of {before}"
             hint = f"pass partition= as before; or remove lowmark/{self.file}, and mark what was open by hand."
             raise WrapRefused(self.stream, fact, hint)
         with self._changed:
-            if kept is not None and not self._has(query):  # another call may have been faster
-                if self.running is not None:
+            if kept is not None and (not self._has(query) or kept.batch_id < self._partitions.batch_id):
+                if not self._has(query) and self.running is not None:
                     fact = f"query {self.running} writes the rows of this mark_done, and would be marked no more"
                     raise WrapRefused(self.stream, fact, _ANOTHER)
                 self._named = called(query)
@@ -252,19 +252,22 @@ class Marking:
             return False
         return self._partitions.due() is not None
 
-    def _read(self, query: Query) -> Kept:
-        """Return the content of the file in a query's checkpoint, which a query without one gets first.
+    def _read(self, query: Query) -> Kept | None:
+        """Return the content of the file in a query's checkpoint; None: it is known, and the checkpoint not set back.
 
-        An error ends the query, because without the content the marks of all open partitions would be lost.
+        A query without the file gets it first. An error ends the query, because without the content the marks of all
+        open partitions would be lost.
         """
         files = query.farewells
         try:
-            text = files.read_done(self.file)
-            if text is None:
-                return self._first_kept(query)
-            kept = msgspec.json.decode(text, type=Kept)
             done, until_us = files.newest_commit()
             done = -1 if done is None else done
+            if self._has(query) and done >= self._partitions.batch_id:
+                return None
+            text = files.read_done(self.file)
+            if text is None:
+                return self._first_kept(query, done, until_us)
+            kept = msgspec.json.decode(text, type=Kept)
             if done < kept.batch_id:  # Spark's files were set back; later batches come again, and may have other rows
                 kept = msgspec.structs.replace(kept, batch_id=done, until_us=until_us)
             return kept
@@ -287,16 +290,14 @@ class Marking:
             self._actor = Worker("lowmark-done", self._run)
             self._actor.start()
 
-    def _first_kept(self, query: Query) -> Kept:
-        """Write the file of a query that has none, and return its content."""
-        done, until_us = query.farewells.newest_commit()
+    def _first_kept(self, query: Query, done: int, until_us: int | None) -> Kept:
+        """Write the file of a query that has none, by its newest commit, and return its content."""
         unsure = None
-        if done is not None and until_us is not None:  # rows of before this marking
+        if done >= 0 and until_us is not None:  # rows of before this marking
             now_us = time.time_ns() // 1_000
             unsure = (until_us - self._delay_us) // self._width_us, now_us // self._width_us
         # Without a time, nothing says how old the rows of before are, as after a crash that took their reports.
-        done = -1 if done is None or until_us is None else done
-        kept = Kept(self._width_us, done, until_us=until_us, unsure=unsure)
+        kept = Kept(self._width_us, -1 if until_us is None else done, until_us=until_us, unsure=unsure)
         query.farewells.write_done(self.file, msgspec.json.encode(kept).decode())
         return kept
 

@@ -64,15 +64,15 @@ class Partitions:
     def __init__(self, kept: Kept, delay_us: int) -> None:
         self._width_us, self._delay_us = kept.width_us, delay_us
         self._first = -(-_YEAR_1_US // kept.width_us)  # the first partition with a start as a datetime
-        self._batch_id, self._next, self._unsure = kept.batch_id, kept.next, kept.unsure
+        self.batch_id, self._next, self._unsure = kept.batch_id, kept.next, kept.unsure  # as in `Kept`
         self._open: SortedSet[int] = SortedSet(kept.open)
-        self.until_us = kept.until_us  # as in `Kept`
+        self.until_us = kept.until_us
         self._acting: int | None = None  # the partition whose mark has begun
 
     @property
     def kept(self) -> Kept:
         """The state to begin again from. O(n) in the open partitions."""
-        return Kept(self._width_us, self._batch_id, tuple(self._open), self._next, self.until_us, self._unsure)
+        return Kept(self._width_us, self.batch_id, tuple(self._open), self._next, self.until_us, self._unsure)
 
     def report(
         self, batch_id: int, rows: Mapping[int, int] | None, *, until_us: int | None, now_us: int
@@ -84,12 +84,12 @@ class Partitions:
             until_us: the sink is complete until this time, this batch included; None: not known.
             now_us: now, by the wall clock; rows from beyond are those of bad clocks.
         """
-        if batch_id <= self._batch_id:
+        if batch_id <= self.batch_id:
             return {}
-        if batch_id != self._batch_id + 1 or rows is None:
+        if batch_id != self.batch_id + 1 or rows is None:
             self._miss(rows or {}, now_us)
         self.until_us = max(self.until_us, until_us, key=none_first)
-        self._batch_id = batch_id
+        self.batch_id = batch_id
         late = {number: count for number, count in (rows or {}).items() if self._is_late(number)}
         self._open |= {number for number in rows or {} if number not in late}
         return late
@@ -113,7 +113,7 @@ class Partitions:
 
     def begins_with_a_gap(self, batch_id: int) -> bool:
         """Whether batches before this one are missing, and nothing says how old their rows may be."""
-        return self._batch_id == -1 and batch_id > 0 and self.until_us is None
+        return self.batch_id == -1 and batch_id > 0 and self.until_us is None
 
     def _is_late(self, number: int) -> bool:
         return (self._next is not None and number < self._next) or (self._acting is not None and number <= self._acting)

@@ -179,6 +179,20 @@ def test_an_hour_whose_mark_waits_is_not_marked_before_its_rows_come_again_on_a_
     assert marked == [("hour=10", datetime_of(11 * HOUR_US))]
 
 
+def test_hours_are_marked_by_their_rows_after_a_checkpoint_was_set_back_below_the_marks_of_the_same_driver() -> None:
+    """Batches that ran again were taken for known ones, so hour 10 was named as empty."""
+    marked = list[tuple[str, tuple[str, ...]]]()
+    marking, query = marking_of(lambda done: marked.append((done.name, done.empty_before)), (9, 8 * HOUR_US))
+    query.farewells.read_done = lambda _: msgspec.json.encode(Kept(HOUR_US, 9, (), 8, 8 * HOUR_US)).decode()
+    marking.begin(query)
+    query.farewells.newest_commit = lambda: (4, 8 * HOUR_US)
+    marking.begin(query)
+    marking.take(batch(5, 10, until_us=9 * HOUR_US), query)
+    marking.take(batch(6, 11, until_us=12 * HOUR_US), query)
+    marking.stop()  # makes all marks that are due
+    assert marked == [("hour=10", ("hour=08", "hour=09")), ("hour=11", ())]
+
+
 def test_partitions_of_another_length_are_refused_because_the_checkpoint_has_their_numbers() -> None:
     """Hour 480,000 would be a day of the year 3284, so every day of now would count as marked already."""
     written = list[str]()
