@@ -320,7 +320,7 @@ def test_the_alert_on_dropped_rows_knows_that_an_adopted_checkpoint_brings_nativ
 
 
 def test_the_alert_on_unusable_rows_knows_that_null_may_name_a_split() -> None:
-    """It said that such rows move no watermark, while status named split null as the one that holds."""
+    """The alert said that rows without a split move no watermark, while status named split null as the holder."""
     assert "else null names\n            a split, which holds" in alerts(ALERTS)["LowmarkRowsUnusable"]
 
 

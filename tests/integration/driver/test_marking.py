@@ -180,7 +180,7 @@ def test_an_hour_whose_mark_waits_is_not_marked_before_its_rows_come_again_on_a_
 
 
 def test_hours_are_marked_by_their_rows_after_a_checkpoint_was_set_back_below_the_marks_of_the_same_driver() -> None:
-    """Batches that ran again were taken for known ones, so hour 10 was named as empty."""
+    """The marking ignored batches that ran again, because it knew their numbers, and named hour 10 as empty."""
     marked = list[tuple[str, tuple[str, ...]]]()
     marking, query = marking_of(lambda done: marked.append((done.name, done.empty_before)), (9, 8 * HOUR_US))
     query.farewells.read_done = lambda _: msgspec.json.encode(Kept(HOUR_US, 9, (), 8, 8 * HOUR_US)).decode()

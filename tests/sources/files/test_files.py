@@ -885,7 +885,7 @@ def test_a_bounded_source_ends_with_what_was_there(tmp_path: Path) -> None:
 
 
 def test_a_source_that_is_bounded_from_a_restart_on_reads_what_is_there_then(tmp_path: Path) -> None:
-    """It read no file that had come since the query was stopped, and said that it was at its end."""
+    """The source read no file that had come since the query was stopped, and the query ended."""
     filled(tmp_path, "parquet", (5,))
     state = Enumerated(FileSource(str(tmp_path))).enumerator.snapshot_state(1)
     parquet(tmp_path / "new.parquet", table(0, 5))
