@@ -102,8 +102,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
                 return {}
             answered = [key for key in partitions if key not in failed]
             gone = [key for key in answered if key[0] not in topics or None in (ends[key], begins[key])]
-            there = {name: topic.topic_id for name, topic in topics.items()}
-            other = any(split.topic in there and other_topic(split, there[split.topic]) for split in splits)
+            other = any(other_topic(each, topics[each.topic].topic_id) for each in splits if each.topic in topics)
             if doubts == 0 or not (gone or other):
                 break
             doubts -= 1
