@@ -19,6 +19,7 @@ from lowmark.watermark.state import SplitId
 from lowmark.watermark.strategy import WatermarkStrategy
 
 from .adaptive import AdaptiveBounds
+from .cause import unusable_times
 from .cohort import Cohort
 from .events import BatchPlanned, BatchReported, SplitColumn
 from .tally import SplitTally, Tally
@@ -57,6 +58,11 @@ class SplitReports:
         """The counts of a split; all are 0 before its first report."""
         tally = self.tally.splits.get(split, SplitTally())
         return self.cohort.tally(split, tally) if self.cohort is not None and split in self.cohort else tally
+
+    def unusable_times(self, low_us: int | None) -> str | None:
+        """See ``cause.unusable_times``."""
+        tally = self.tally
+        return unusable_times(tally.counts, tally.newest_us, low_us, spoken=bool(tally.splits))
 
     def hear(self, split: SplitId, planned_at_us: int) -> bool:
         """Note that a batch planned at this moment tells of a split. Returns whether no newer batch told before."""

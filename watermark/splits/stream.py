@@ -32,7 +32,6 @@ from lowmark.watermark.strategy import WatermarkStrategy
 
 from .adaptive import AdaptiveBounds
 from .by_hand import Mark
-from .cause import unusable_times
 from .changes import Changes
 from .cohort import Cohort
 from .events import (
@@ -236,8 +235,7 @@ class SplitWatermarks:
     @property
     def unusable_times(self) -> str | None:
         """See ``cause.unusable_times``."""
-        tally = self._reports.tally
-        return unusable_times(tally.counts, tally.newest_us, self._low.us, spoken=bool(tally.splits))
+        return self._reports.unusable_times(self._low.us)
 
     @property
     def states(self) -> Mapping[SplitState, int]:

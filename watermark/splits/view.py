@@ -10,7 +10,7 @@ from lowmark.watermark.moment import utc
 from lowmark.watermark.state import SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
 
-from .cause import cause_of, unusable_times
+from .cause import cause_of
 from .low_watermark import LowWatermark
 from .split_reports import SplitReports
 from .split_states import SplitStates
@@ -39,8 +39,7 @@ class View:
         marked = sorted(states.by_hand, key=split_order)
         names = names_of({*shown, *idle, *marked, *stripped, *(() if holder is None else (holder,))}, name_of)
         hold = self._hold(holder, names, now_us)
-        unusable = unusable_times(tally.counts, tally.newest_us, coalescer.low_us, spoken=bool(tally.splits))
-        cause, why, what_next = cause_of(hold, unusable)
+        cause, why, what_next = cause_of(hold, self.reports.unusable_times(coalescer.low_us))
         if states.lost is not None:
             batch_id, lost_us = states.lost
             read_us = lost_us if self.reports.read_until_us is None else self.reports.read_until_us
