@@ -319,6 +319,8 @@ class _Reading:
             KafkaError._UNKNOWN_TOPIC,
         ):
             self._look()
+        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return  # librdkafka looks for the coordinator of the group, although no group is joined
         elif not may_pass(error):
             where = f"{split_name(partition)}: " if partition in self._ends else ""
             self.why_short = f"{where}{error.str()}"

@@ -18,6 +18,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from lowmark.integration.audit import kafka_range
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader, json_path
@@ -31,7 +32,8 @@ from typer.testing import CliRunner
 
 from tests.integration.cli import test_cli
 from tests.servers.kafka import Broker, Record, kafka_broker, kafka_pair
-from tests.servers.local import LOWMARK, free_ports
+from tests.servers.local import LOWMARK, free_ports, wait_until
+from tests.servers.secure_broker import RIGHTS, let_read, secure_broker
 from tests.snippets import block
 
 
@@ -246,6 +248,21 @@ def test_the_properties_of_an_application_neither_commit_nor_skip_rows(
     assert report.rows == 600
     assert f"offsets 0 to 399 of {topic}/0 were deleted before they were read" in report.notes
     assert committed.offset == OFFSET_INVALID
+
+
+def test_a_user_without_a_right_to_a_consumer_group_audits_the_whole_topic(tmp_path: Path) -> None:
+    with secure_broker(tmp_path, RIGHTS) as (broker, address, login):
+        topic = broker.create_topic()
+        broker.produce(topic, orders(30_000, partitions=1))
+        let_read(broker, topic)
+
+        client = AdminClient({"bootstrap.servers": address, "log_level": 0, **login})
+        wait_until(lambda: client.list_topics(topic, timeout=5).topics[topic].error is None, "the right to read")
+        report = KafkaAudit(
+            address, Topics((topic,)), Question(), None, TimeReader(), dict(login), time.time_ns() // 1_000
+        ).run()
+
+    assert (report.rows, report.complete) == (30_000, True), report.notes
 
 
 def _aborted(kafka: Broker) -> str:

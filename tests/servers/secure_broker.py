@@ -21,11 +21,30 @@ listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.p
 user_reader="{password}";
 """
 PASSWORD = "hunter-2"
+RIGHTS = """
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+"""
+"""The user of the secure listener has only the rights that a test gives, by the plain listener."""
+
+
+def let_read(broker: Broker, topic: str) -> None:
+    """Give the user of the secure listener the right to read a topic, and none to any consumer group."""
+    from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+
+    right = AclBinding(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:reader", "*",
+        AclOperation.READ, AclPermissionType.ALLOW,
+    )  # fmt: skip
+    broker.admin.create_acls([right])[right].result(30)
 
 
 @contextmanager
-def secure_broker(folder: Path) -> Iterator[tuple[Broker, str, Mapping[str, str]]]:
-    """Yield a broker, the address of its secure listener, and the client options for it."""
+def secure_broker(folder: Path, properties: str = "") -> Iterator[tuple[Broker, str, Mapping[str, str]]]:
+    """Yield a broker, the address of its secure listener, and the client options for it.
+
+    `properties` are more lines, such as RIGHTS.
+    """
     key, certificate, both = folder / "key.pem", folder / "certificate.pem", folder / "both.pem"
     command = [
         "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
@@ -34,7 +53,7 @@ def secure_broker(folder: Path) -> Iterator[tuple[Broker, str, Mapping[str, str]
     subprocess.run(command, check=True, capture_output=True)
     both.write_text(key.read_text() + certificate.read_text())
     [secure] = free_ports(1)
-    lines = SECURE.format(host=LOCALHOST, secure=secure, pem=both, password=PASSWORD)
+    lines = SECURE.format(host=LOCALHOST, secure=secure, pem=both, password=PASSWORD) + properties
     with kafka_broker(folder / "kafka", lines) as broker:
         login = {
             "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "reader",
