@@ -70,13 +70,16 @@ class ClientErrors:
     def __init__(self, settings: KafkaSettings, log: LibrdkafkaLog) -> None:
         self.log, self._settings = log, settings
         self.said: str | None = None  # the last error
+        self._why = ""  # the text of the last error, which `said` has unless another was put there since
         self.refused: str | None = None  # the error of a refused login
         self.unreachable = False
 
     def __call__(self, error: KafkaError) -> None:
         from confluent_kafka import KafkaError as Codes
 
-        self.said = error.str()
+        # The error that all brokers are down follows the error that says why.
+        if error.code() != Codes._ALL_BROKERS_DOWN or self.said != self._why:  # noqa: SLF001
+            self.said = self._why = error.str()
         self.unreachable = error.code() in (Codes._RESOLVE, Codes._TRANSPORT, Codes._ALL_BROKERS_DOWN, Codes._SSL)  # noqa: SLF001
         denied = error.code() in (Codes._AUTHENTICATION, Codes.SASL_AUTHENTICATION_FAILED)  # noqa: SLF001  # its own codes
         if denied and _LOST not in error.str():

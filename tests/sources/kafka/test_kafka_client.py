@@ -201,6 +201,18 @@ def test_an_address_that_never_answered_is_an_error_within_ten_seconds(code: int
     assert known.now == pytest.approx(60)
 
 
+def test_the_cause_of_lost_brokers_is_told_and_not_only_that_they_are_lost() -> None:
+    client = Asking(Answers(10_000, KafkaError._TIMED_OUT), seconds=5.0)
+    client._errors(KafkaError(KafkaError._BAD_MSG, "increase receive.message.max.bytes"))
+    client._errors(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+
+    with pytest.raises(KafkaUnavailable, match=r"librdkafka said: increase receive.message.max.bytes\."):
+        client.topics(["orders"])
+    client._errors.said = "the readable records end at offset 3"
+    client._errors(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    assert client._errors.said == "1/1 brokers are down"
+
+
 def test_an_address_that_answered_once_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     client = Asking(admin := Answers(0, KafkaError._TRANSPORT), reached=False)
     client.topics(["orders"])
