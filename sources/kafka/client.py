@@ -371,10 +371,9 @@ class KafkaClient:
 
 
 def _example(keys: Collection[Any], failed: Collection[Any]) -> str:
-    """Name a partition without an answer, if several partitions were asked about and some of them answered."""
-    partitions = {key[1] for key in keys if isinstance(key, tuple)}
-    silent = sorted({key[1] for key in failed if isinstance(key, tuple)})
-    return f", such as {silent[0][0]}/{silent[0][1]}" if silent and len(silent) < len(partitions) else ""
+    """Name a topic or partition without an answer, if several were asked about and some of them answered."""
+    asked, silent = ({key[1] if isinstance(key, tuple) else (key,) for key in each} for each in (keys, failed))
+    return f", such as {'/'.join(map(str, min(silent)))}" if len(silent) < len(asked) else ""
 
 
 def _with_lost_error(answer: AnswerT) -> AnswerT:

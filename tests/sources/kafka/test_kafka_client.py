@@ -251,6 +251,17 @@ def test_an_offset_that_no_broker_sent_is_no_answer() -> None:
     assert "the leader of the partition gave no answer" in str(failed[partition])
 
 
+def test_a_topic_that_is_refused_is_named_among_those_that_are_not() -> None:
+    class OneIsRefused(Answers):
+        def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
+            refused: Future[Any] = Future()
+            refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+            return super().describe_topics(topics, request_timeout) | {"returns": refused}
+
+    with pytest.raises(KafkaUnavailable, match="cannot describe topics, such as returns, tried for 0 s"):
+        Asking(OneIsRefused(0, 0)).topics(["orders", "returns"])
+
+
 def test_a_first_look_up_that_fails_names_a_partition_without_an_answer() -> None:
     class OneIsSilent(Answers):
         def list_offsets(self, wanted: Any, *, isolation_level: Any, request_timeout: float) -> Any:
