@@ -232,7 +232,8 @@ class KafkaClient:
         hint = (
             "check user, password and certificates, the rights of the user, and the names of the topics."
             if self._refused(failed)
-            else "check that the brokers run and can be reached from here, also by the addresses they advertise."
+            else "check that the brokers run and can be reached from here, also by the addresses they advertise, "
+            "and that security.protocol and the certificates are right for their port."
         )
         return KafkaUnavailable(self._settings.place, action, seconds, self.cause(failed), hint)
 
