@@ -232,9 +232,9 @@ class _Reading:
         offsets = np.array([message.offset() for message in messages], np.int64)
         count = int(np.searchsorted(offsets, self._ends[partition]))  # without those that came after the audit began
         kinds, stamps_ms = np.array([message.timestamp() for message in messages], np.int64)[:count].T
-        if self._appended and not self._mixed and (kinds != _APPENDED).any():
+        if not self._mixed and ((kinds == _APPENDED) != self._appended).any():
             self._mixed = True
-            self._of.notes.append("some topics have append times, the others only the producers' timestamps")
+            self._of.notes.append("some records have append times, the others only their producers' timestamps")
         written_us = stamps_ms * 1_000
         stamped = kinds != _NO_TIMESTAMP
         place = self._of.place

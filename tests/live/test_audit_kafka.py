@@ -18,7 +18,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from lowmark.integration.audit import kafka_range
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader, json_path
@@ -178,6 +178,19 @@ def test_append_times_order_all_partitions(kafka: Broker) -> None:
     by_broker = told(kafka, topic)
     assert any("no row can be late" in note for note in by_broker["notes"])
     assert by_broker["native"][0]["rows_dropped"] == 0
+
+
+@pytest.mark.parametrize("kinds", [("CreateTime", "LogAppendTime"), ("LogAppendTime", "CreateTime")])
+def test_a_topic_that_got_another_kind_of_timestamps_is_told(kafka: Broker, kinds: tuple[str, str]) -> None:
+    topic = kafka.create_topic(message_timestamp_type=kinds[0])
+    kafka.produce(topic, orders(100, partitions=1))
+    other = ConfigEntry("message.timestamp.type", kinds[1], incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[other])
+    kafka.admin.incremental_alter_configs([resource])[resource].result(30)
+    kafka.produce(topic, orders(100, partitions=1))
+
+    [note] = [note for note in told(kafka, topic)["notes"] if "the others" in note]
+    assert note == "some records have append times, the others only their producers' timestamps"
 
 
 def test_the_newest_rows_begin_at_one_time_in_all_partitions(kafka: Broker) -> None:
