@@ -107,6 +107,9 @@ class ConsumerCache:
             kept.close()  # brokers were away, so this consumer may know outdated leaders
         # Consumers that replace each other share a log, because each consumer would repeat the same lines.
         log = self._logs.setdefault(_key(settings.properties({})), LibrdkafkaLog(settings.redact))
+        # A callback that a task unpickles, such as `oauth_cb`, equals no other, so each task would leave a log here.
+        for old in list(self._logs)[:-MOST_IDLE]:
+            self._logs.pop(old, None)
         return KeptConsumer(settings, properties, log)
 
     def _take_idle(self, key: object) -> KeptConsumer | None:

@@ -16,7 +16,7 @@ from lowmark.sources.kafka import (
     KafkaSource,
     KafkaSplit,
 )
-from lowmark.sources.kafka.consumers import ConsumerCache
+from lowmark.sources.kafka.consumers import MOST_IDLE, ConsumerCache
 from lowmark.sources.kafka.enumerator import (
     KafkaEnumerator,
     KafkaEnumeratorState,
@@ -351,3 +351,13 @@ def test_consumers_are_kept_by_their_properties_and_not_over_a_fork(monkeypatch:
     assert cache.take(settings, {"group.id": "c"}).key != first.key
     assert len(cache._idle) == 0
     cache.close()
+
+
+def test_tasks_that_unpickle_a_callback_leave_few_logs_behind() -> None:
+    cache = ConsumerCache()
+    for _ in range(20):
+        options = {"stats_cb": lambda _: None, "group.id": "lowmark"}  # another object each time, as if unpickled
+        settings = KafkaSettings("127.0.0.1:1", options, 1.0, read_committed=True)
+        cache.take(settings, {}).close()
+
+    assert len(cache._logs) <= MOST_IDLE
