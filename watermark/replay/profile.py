@@ -56,8 +56,8 @@ class SplitProfile:
             written_us: when each row was written, or None.
         """
         self.rows += len(times_us)
-        if written_us is not None and len(written_us):
-            self._see_silence(written_us)
+        if written_us is not None:  # a producer's clock may be ahead, and -1 ms is a record without a time
+            self._see_silence(written_us[(written_us >= 0) & (written_us <= latest_us)])
         future = timed & (times_us > latest_us)
         early = timed & (times_us < 0)
         self.future_rows += int(future.sum())
@@ -74,6 +74,8 @@ class SplitProfile:
         self.last_us = int(before[-1])
 
     def _see_silence(self, written_us: Micros) -> None:
+        if not len(written_us):
+            return
         before = written_us[:1] if self.written_us is None else np.array([self.written_us[1]], np.int64)
         all_us = np.maximum.accumulate(np.concatenate((before, written_us)))
         gaps = np.diff(all_us)

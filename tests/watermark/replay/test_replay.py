@@ -10,7 +10,7 @@ from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.lateness import LatenessHistogram, buckets_of, upper_edges
 from lowmark.watermark.replay.advice import advise
 from lowmark.watermark.replay.open_rows import OpenRows
-from lowmark.watermark.replay.profile import SplitProfile
+from lowmark.watermark.replay.profile import Silence, SplitProfile
 from lowmark.watermark.replay.replay import Batches, Replay
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered, Tick
 from lowmark.watermark.splits.stream import SplitWatermarks
@@ -234,3 +234,17 @@ def test_a_profile_is_the_same_however_its_rows_are_cut() -> None:
         assert whole.disorder.quantile_us(share) == cut.disorder.quantile_us(share)
     assert (whole.rows, whole.future_rows, whole.before_epoch_rows) == (1_000, 1, 1)
     assert (whole.first_us, whole.last_us, whole.silence) == (cut.first_us, cut.last_us, cut.silence)
+
+
+def test_a_bad_clock_of_a_producer_is_no_silence() -> None:
+    profile = SplitProfile()
+    # No time of writing, the present, a year ahead, then a silence of 90 seconds.
+    written_us = np.array(
+        [-1_000, NOW_US, NOW_US + 365 * 86_400 * SECOND_US, NOW_US + SECOND_US, NOW_US + 91 * SECOND_US]
+    )
+    latest_us = np.full(5, NOW_US + 300 * SECOND_US)
+    profile.add(written_us, np.ones(5, np.bool_), latest_us=latest_us, written_us=written_us)
+    profile.add(written_us[:1], np.ones(1, np.bool_), latest_us=latest_us[:1], written_us=written_us[:1])
+
+    assert profile.silence == Silence(NOW_US + SECOND_US, 90 * SECOND_US)
+    assert profile.written_us == (NOW_US, NOW_US + 91 * SECOND_US)
