@@ -17,7 +17,7 @@ from lowmark.integration.transport.split_key import split_name
 from lowmark.sources.kafka.client import KafkaClient
 from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
 from lowmark.sources.kafka.errors import KafkaUnavailable
-from lowmark.sources.kafka.librdkafka import LibrdkafkaLog, may_pass, offset_of, partition_of
+from lowmark.sources.kafka.librdkafka import LibrdkafkaLog, may_pass, offset_of, parted, partition_of
 from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
 from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES
 from lowmark.sources.kafka.settings import KafkaSettings
@@ -33,7 +33,7 @@ from .kafka_range import Offsets, TopicRange, Topics
 from .schema import Schema, schema_id, unframed
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from confluent_kafka import KafkaError, Message
 
 
 _CHUNK = 10_000
@@ -187,15 +187,14 @@ class _Reading:
         while self._left and self.why_short is None and not self._of.stop():
             with collecting_nothing():
                 messages = self._kept.consumer.consume(_CHUNK, _WAIT_SECONDS)
-                good = [message for message in messages if message.error() is None]
+                good, errors = parted(messages)
                 if good:
                     self._take(good)
             if good:
                 news_at = looked_at = time.monotonic()
                 self._of.progress(0 if self.audit is None else self.audit.rows, self._total)
-            for message in messages:
-                if message.error() is not None:
-                    self._hear(message)
+            for message, error in errors:
+                self._hear(message, error)
             if self._deleted:
                 self._pass_deleted()
                 news_at = looked_at = time.monotonic()
@@ -301,11 +300,10 @@ class _Reading:
             empty=empty,
         )
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, message: Message, error: KafkaError) -> None:
         from confluent_kafka import KafkaError
 
-        error, partition = message.error(), partition_of(message)
-        assert error is not None
+        partition = partition_of(message)
         if error.code() == KafkaError._PARTITION_EOF:  # librdkafka's own code
             if partition in self._left:
                 self._end_at(partition, offset_of(message))
@@ -319,8 +317,6 @@ class _Reading:
             KafkaError._UNKNOWN_TOPIC,
         ):
             self._look()
-        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            return  # librdkafka looks for the coordinator of the group, although no group is joined
         elif not may_pass(error):
             where = f"{split_name(partition)}: " if partition in self._ends else ""
             self.why_short = f"{where}{error.str()}"

@@ -104,12 +104,17 @@ def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:
 
 
 def parted(messages: list[Message]) -> tuple[list[Message], list[tuple[Message, KafkaError]]]:
-    """Return the records among messages, and the other messages, each with its error or end."""
+    """Return the records among messages, and the other messages about partitions, each with its error or end.
+
+    A message without a topic is about the coordinator of the consumer group, such as a denied right to the group, and
+    no group is joined.
+    """
     from confluent_kafka import Message
 
     if not any(map(Message.error, messages)):  # as almost always, and without a loop over records
         return messages, []
-    errors = [(message, error) for message in messages if (error := message.error()) is not None]
+    failed = [(message, error) for message in messages if (error := message.error()) is not None]
+    errors = [each for each in failed if each[0].topic() is not None]
     return [message for message in messages if message.error() is None], errors
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 from lowmark.sources import SplitsAddition
 from lowmark.sources.kafka import KafkaUnavailable
 
@@ -102,6 +102,15 @@ def test_a_look_at_the_ends_that_fails_is_no_sign_of_life() -> None:
     reader = reader_of(ScriptedConsumer([[message(0)], *[[out_of_range]] * 40]), split(stop=9), step=5.0)
     assert isinstance(reader._consumers, ScriptedCache)
     reader._consumers.client.silent.add(("orders", 0))
+
+    with pytest.raises(KafkaUnavailable, match=r"cannot read split 'orders/0' from offset 1 to 9, tried for \d+ s"):
+        read(reader, 40)
+
+
+def test_an_error_of_the_group_s_coordinator_is_no_sign_of_life() -> None:
+    """Each new consumer of a user without a right to the group says so, also while the leader is away."""
+    denied = Message(error=KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED), partition=0)
+    reader = reader_of(ScriptedConsumer([[message(0)], *[[denied]] * 40]), split(stop=9), step=5.0)
 
     with pytest.raises(KafkaUnavailable, match=r"cannot read split 'orders/0' from offset 1 to 9, tried for \d+ s"):
         read(reader, 40)
