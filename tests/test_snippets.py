@@ -162,7 +162,7 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
         ("lowmark audit kafka ", CHAIN),
         ("topic payments, 12,000 rows", CHAIN),
         ("from lowmark import LowWatermarkService", CHAIN),
-        ("spark-submit --packages", Unrun("the test runs the program in its own session")),
+        ("spark-submit --conf", Unrun("the test runs the program in its own session")),
         ("lowmark status payments", CHAIN),
         ("Stream payments: low watermark", CHAIN),
         ("import json", CHAIN),
