@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import datetime
+from inspect import cleandoc
 from typing import Any, Literal, get_type_hints
 
 import msgspec
@@ -96,4 +97,7 @@ class StatusJson(msgspec.Struct, kw_only=True):
 def status_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of `lowmark status --json`."""
     schema = msgspec.json.schema(StatusJson)
+    for each in schema["$defs"].values():  # Python before 3.13 and msgspec before 0.23 leave docstrings indented
+        if "description" in each:
+            each["description"] = cleandoc(each["description"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

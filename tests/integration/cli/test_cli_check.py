@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from inspect import cleandoc
 from pathlib import Path
 from threading import TIMEOUT_MAX
 from types import SimpleNamespace
@@ -528,6 +529,13 @@ def test_the_schema_in_the_docs_is_the_one_of_the_types() -> None:
     code, out, _ = call("status", "--json-schema")
     assert (code, json.loads(out)) == (0, status_schema())
     assert json.loads((ROOT / "docs" / "status.schema.json").read_text("utf-8")) == status_schema()
+
+
+def test_the_schema_is_the_same_with_every_python_and_msgspec() -> None:
+    """Python 3.13 and msgspec 0.23 remove the indentation of a docstring, and earlier ones do not."""
+    told = {name: each.get("description", "") for name, each in status_schema()["$defs"].items()}
+    assert {name: text for name, text in told.items() if text != cleandoc(text)} == {}
+    assert "Attributes:" in told["SplitStatus"]
 
 
 def test_what_status_prints_is_what_the_schema_says(driver: Driver) -> None:
