@@ -94,7 +94,7 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
         ),
         ("10 * * * *  lowmark wait", Unrun("its command is checked below")),
         (
-            "service.wait_until(",
+            "import lowmark",
             Unrun("tests/integration/driver/test_mark_done.py and test_completion.py call all three"),
         ),
         (
