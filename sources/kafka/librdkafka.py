@@ -94,13 +94,14 @@ def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:
     try:
         return make()
     except KafkaException as wrong:
-        raise KafkaUnavailable(
-            settings.place,
-            "make a client",
-            0.0,
-            settings.redact(str(wrong.args[0].str() if wrong.args else wrong)),
-            "check the names and values of the options; they are librdkafka's, not the Java client's.",
-        ) from None  # the cause may quote a secret
+        why = str(wrong.args[0].str() if wrong.args else wrong)
+        hint = (
+            "call oauth_cb on this host and look why it returns no token, because librdkafka drops what it raises."
+            if "OAuth token" in why  # the error has no code of its own
+            else "check the names and values of the options; they are librdkafka's, not the Java client's."
+        )
+        # The cause may quote a secret.
+        raise KafkaUnavailable(settings.place, "make a client", 0.0, settings.redact(why), hint) from None
 
 
 def parted(messages: list[Message]) -> tuple[list[Message], list[tuple[Message, KafkaError]]]:

@@ -165,6 +165,16 @@ def test_a_wrong_property_is_named_and_no_secret_with_it() -> None:
     assert "hunter3" not in str(wrong.value)
 
 
+def test_a_login_by_token_without_a_token_is_not_blamed_on_the_options() -> None:
+    def endpoint_is_away(_: object) -> tuple[str, float]:
+        raise OSError("the endpoint is away")
+
+    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": endpoint_is_away}
+
+    with pytest.raises(KafkaUnavailable, match=r"(?s)OAuth token not set.*call oauth_cb on this host"):
+        KafkaClient(KafkaSettings("b:1", options, 1.0, read_committed=True)).topics(["orders"])
+
+
 @pytest.mark.parametrize(
     ("options", "argument", "expected"),
     [
