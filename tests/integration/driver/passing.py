@@ -129,8 +129,11 @@ class Passing:
         assert enumerator is not None
         present.enumeration.coordinator.run("look", lambda: enumerator._handle_discovered(self.folder.discover(), None))
 
-    def batch(self) -> tuple[int, int]:
+    def batch(self, *, late_rows: int | None = None) -> tuple[int, int]:
         """Plan, read and report a batch.
+
+        Args:
+            late_rows: so many rows of each split are late; None: not counted.
 
         Returns:
             The size in bytes of the planner's offset and of the state in the heartbeat's offset.
@@ -146,7 +149,9 @@ class Passing:
                     mark = SplitMark(first_us + (ROWS - 1) * SECOND, first_us, ROWS)
                     tracker.observe_many(KEY.split_id((split.split_id,)), mark)
                     self.read.append(split.split_id)
-            self.tracks["q", end.checkpoint - 1] = BatchTrack(tracker, names=names)
+            track = self.tracks["q", end.checkpoint - 1] = BatchTrack(tracker, names=names)
+            if late_rows is not None:
+                track.late = {(split, 0): late_rows for split in names}
             self.at = end
             heartbeat = {"epoch": 1, "low_us": None, "lowmark": "files", "token": "t", "state": ""}
             sources = [{"endOffset": end.to_json()}, {"endOffset": heartbeat}]

@@ -87,6 +87,22 @@ def test_the_last_splits_that_ended_are_shown_and_older_ones_are_not(open_querie
     assert set(shown) == {name_of(number) for number in range(FINISHED_KEPT // 2, 3 * FINISHED_KEPT // 2)}
 
 
+def test_late_rows_are_counted_of_known_splits_only(open_queries: ExitStack) -> None:
+    folder = Folder(remember=REMEMBERED, listed=10_000)
+    folder.add(FILES)
+    query = open_queries.enter_context(closing(Passing(folder)))
+    query.batch(late_rows=2)
+    for _ in range(10):
+        folder.add(FILES)
+        query.look()
+        query.batch(late_rows=2)
+    shown = query.run.status(query.now_us).splits
+
+    assert {split.late_rows for split in shown.values()} == {2}
+    assert query.run._late_rows is not None
+    assert len(query.run._late_rows) == len(shown) == FINISHED_KEPT
+
+
 def test_splits_that_ended_in_a_state_from_before_are_forgotten(open_queries: ExitStack) -> None:
     """Older versions forgot no split, so their checkpoints hold every split that ever finished."""
     folder = Folder(remember=REMEMBERED, listed=10_000)
