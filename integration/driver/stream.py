@@ -73,10 +73,11 @@ class Stream:
         return watermarks
 
     def state_of(self, watermarks: SplitWatermarks) -> str:
-        """Return the state for a restart of one query, base64; includes the splits' names if only rows tell them."""
+        """Return the state for a restart of one query, base64; includes its splits' names if only rows tell them."""
         names: dict[SplitId, str] = {}
         if self.shows_names:
-            names = {split: name for split, name in self.names.items() if split not in self.declared}
+            kept = (split for split in self.names if split not in self.declared and watermarks.tells_of(split))
+            names = {split: self.names[split] for split in kept}
         return base64.b64encode(watermarks.snapshot(names)).decode()
 
     def name_of(self, split: SplitId) -> str:

@@ -280,9 +280,14 @@ class StreamRun:
         def change() -> list[Effect]:
             known = measured() or Measured()
             effects = self._take(self.splits.discover(sources), now_us)
-            self.stream.names.update(known.names)
+            names = self.stream.names
+            new = known.names.keys() - names.keys()
+            names.update(known.names)
             reported = self.splits.report(known, progress, sources, planned_at_us=planned_at_us)
             effects += self.handle(reported, now_us)
+            for split in new:
+                if not self.watermarks.tells_of(split):  # a broken device may send ever new names
+                    names.pop(split, None)
             return effects + self._take(self.splits.conclude(sources), now_us)
 
         if self._take_whole(change, f"the report of batch {progress.batch_id}"):

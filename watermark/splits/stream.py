@@ -209,8 +209,7 @@ class SplitWatermarks:
         """The status for people. O(n log n), some 20 us a split; with a limit about 1 us a split.
 
         Args:
-            name_of: gives the name of a split; by default its id. Two splits of one name are told apart by their ids,
-                if both are in the status.
+            name_of: gives the name of a split; by default its id. Two splits of one name get their ids added.
             limit: the number of splits, those that need attention first; None: all splits, sorted by id.
             late_rows: what `SplitStatus.late_rows` shows, which no event brings; None: not counted.
         """
@@ -250,6 +249,10 @@ class SplitWatermarks:
     def standings(self) -> Iterator[tuple[SplitId, SplitState, int | None]]:
         """Id, state and own watermark of every split, in no particular order. O(n)."""
         return self._states.lineage.standings()
+
+    def tells_of(self, split: SplitId) -> bool:
+        """Whether a status tells of a split: the split is known, or its rows of wrong clocks are counted."""
+        return split in self._low.coalescer or split in self._reports.tally.future
 
     def lacks_parents(self, split: SplitId) -> bool:
         """Whether a split would inherit from parents: it has not spoken, and none of its parents was told."""
@@ -296,8 +299,7 @@ class SplitWatermarks:
     ) -> SplitWatermarks:
         """Make the watermarks from a snapshot. Counts begin at 0; idle and grace timers start anew.
 
-        Raises:
-            CorruptSnapshot: the bytes are no snapshot that this version can read.
+        Raises `CorruptSnapshot` if the bytes are no snapshot that this version can read.
         """
         saved = decode(data).until(now_us)
         made = cls(strategy, job_id=job_id, source_id=source_id, task_id=task_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from collections.abc import Mapping
@@ -24,14 +25,17 @@ from lowmark.integration.run_status import run_json
 from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_rows
 from lowmark.integration.spark.progress import Progress, StateOperator
+from lowmark.integration.transport.accumulated import BatchTrack
 from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatRequest, MarkRequest, SetRequest
 from lowmark.integration.transport.observed import ObservedMeasure
+from lowmark.integration.transport.recorder import RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.integration.verdict import verdict
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
+from lowmark.watermark.splits.tracker import SplitMark
 
-from tests.integration.driver.reported import NoQueries, answer_of, desks_of, report_of
+from tests.integration.driver.reported import NoQueries, accumulated, answer_of, desks_of, report_of
 from tests.integration.transport.test_observe import EMPTY, TWO
 
 KEY = SplitKey(("topic", "partition"), ("string", "int"))
@@ -100,6 +104,31 @@ def test_the_status_of_a_stream_that_was_wrapped_again_is_not_that_of_the_earlie
 
 def known(run: StreamRun) -> set[str]:
     return set(run.status(9).splits)
+
+
+def test_names_that_only_rows_of_wrong_clocks_bring_are_kept_up_to_a_limit() -> None:
+    """A broken device may send a random id with each row; the state is in each offset of the checkpoint."""
+    tracks: dict[tuple[str, int], BatchTrack] = {}
+    of = replace(stream(), kafka=False, measure=RecordedMeasure(accumulated(tracks)))
+    run, state = begun(of), ""
+    for batch_id in range(20):
+        track = tracks["q", batch_id] = BatchTrack()
+        track.tracker.observe_many(1, SplitMark(10_000 + 1_000 * batch_id, 10_000, 1))
+        track.names[1] = "good"
+        for split in range(100 * batch_id + 100, 100 * batch_id + 200):
+            track.tracker.mark_future(split, SplitMark(10**15, 10**15, 1), 0)
+            track.names[split] = f"random-{split}"
+        report(run, batch_id, None)
+        state = run.state()
+    shown = run.status(9)
+
+    assert {clock.split.partition("-")[0] for clock in shown.wrong_clocks} == {"random"}
+    assert set(shown.splits) == {"good"}
+    assert len(of.names) == len(begun(replace(of, names={}), state).stream.names) == 1_001
+    again = begun(replace(of, names={}), state)
+    tracks["q", 0] = BatchTrack()
+    report(again, 0, None)
+    assert len(base64.b64decode(again.state())) < 200
 
 
 # -- partitions that are no longer read
