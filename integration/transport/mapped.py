@@ -49,6 +49,7 @@ DELAY_KEY = "spark.watermarkDelayMs"
 """Key in the metadata of a column, by which Spark knows an event time."""
 _TIME = "time"
 # Above so many groups, groups are merged again, which keeps a task of thousands of splits and batches small.
+_MOST_KNOWN = 100_000  # splits whose ids a driver keeps; a source of files has ever new splits
 _MOST_GROUPS = 65_536
 
 
@@ -240,6 +241,8 @@ class MappedMeasure(TrackedMeasure):
         if known is None:
             values = [from_json(plain, kind) for plain, kind in zip(json.loads(text), self.key.types, strict=True)]
             split = None if self.key.integral and values[0] is None else self.key.split_id(values)
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
             known = self._known[text] = split, self.key.name(values)
         return known
 

@@ -222,3 +222,14 @@ def test_ids_of_splits_are_those_that_the_jvm_makes(kind: str, value: Any) -> No
     accumulator: Any = None  # nothing is read
     made = MappedMeasure(accumulator, "s", key, 16, detail=False)
     assert made._split(_text((value, None))) == (key.split_id((value, None)), key.name((value, None)))
+
+
+def test_ids_of_splits_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file that a source of ours reads is a split, and a query may read files for months."""
+    monkeypatch.setattr("lowmark.integration.transport.mapped._MOST_KNOWN", 100)
+    accumulator: Any = None  # nothing is read
+    made = MappedMeasure(accumulator, "s", KEY, 16, detail=False)
+    found = [made._split(_text(("orders", number))) for number in range(1_000)]
+
+    assert found == [(KEY.split_id(("orders", number)), f"orders/{number}") for number in range(1_000)]
+    assert len(made._known) <= 100
