@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lowmark.integration.errors import SessionUnfit
@@ -282,13 +284,21 @@ class ClassicSession:
             else:
                 handover.warn_of_forgotten_heartbeat(query, known.farewells)
 
+        calls: dict[str, Any] = {}  # by the run of each query, Py4J's connection for the calls of its thread
+
         def take(kind: str, event: JavaObject) -> None:
+            told = JavaEvent(kind, event)
             if kind == "started":  # in the query's own thread, because the query may end before the loop looks
                 try:
+                    calls[told.run_id] = _connection_of_this_thread(spark)
                     begin(event)
                 except Exception:
                     log.exception("could not look at a query that starts; it goes on as Spark would have it")
-            enqueue(kind, JavaEvent(kind, event))
+            enqueue(kind, told)
+            if kind == "terminated":
+                # Py4J keeps the connection of a thread that has ended, and a thread here that waits for its calls.
+                with suppress(Exception):  # the JVM may be gone, or another service of this session was faster
+                    calls.pop(told.run_id).socket.shutdown(SHUT_RDWR)
 
         self._listener = add_listener(spark, QueryEvents(take))
 
@@ -314,6 +324,12 @@ class ClassicSession:
             log.debug("could not remove the listener: %s", gone)
         # The JVM's listener holds the service and the service holds the JVM's listener, which no collector sees whole.
         self._listener = None
+
+
+def _connection_of_this_thread(spark: SparkSession) -> Any:
+    """Py4J's connection that a thread of the JVM calls this thread by; None if Py4J has none for a single thread."""
+    client: Any = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
+    return client.get_thread_connection() if hasattr(client, "get_thread_connection") else None
 
 
 def _same(one: Any, other: Any) -> bool:
