@@ -16,8 +16,6 @@ from lowmark.sources.worker import Worker, answer
 
 Result = TypeVar("Result")
 
-TICK_US = 10_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class LoopTimes:
@@ -34,12 +32,12 @@ class Loop:
     """Runs calls one after the other, in the order of arrival.
 
     Args:
-        tick: called about every `TICK_US`, between two calls; as of all posted work, an error of it ends the loop.
+        tick: called about every `tick_us`, between two calls; as of all posted work, an error of it ends the loop.
     """
 
-    def __init__(self, name: str, tick: Callable[[], object] | None = None) -> None:
+    def __init__(self, name: str, tick: Callable[[], object] | None = None, *, tick_us: int = 10_000_000) -> None:
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._tick, self._ticks_at_us = tick, monotonic_us() + TICK_US
+        self._tick, self._tick_us, self._ticks_at_us = tick, tick_us, monotonic_us() + tick_us
         self._times = LoopTimes()
         self._worker = Worker(name, self._run)
         self._worker.start()
@@ -111,5 +109,5 @@ class Loop:
         if left_us > 0:
             with suppress(queue.Empty):
                 return self._work.get(timeout=left_us / 1e6)
-        self._ticks_at_us = monotonic_us() + TICK_US
+        self._ticks_at_us = monotonic_us() + self._tick_us
         return self._tick

@@ -13,16 +13,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 from lowmark.integration.errors import ServiceStopped, UnreadableHeartbeat, UnreadableReport
 from lowmark.integration.process.clock import monotonic_us
+from lowmark.integration.process.loop import Loop
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.told import SIGN_SECONDS, Told
-from lowmark.sources.worker import Worker, WorkerDied
+from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.printable import first_line
 
@@ -36,7 +37,7 @@ log = logging.getLogger("lowmark")
 Answer = Callable[[HeartbeatRequest], HeartbeatReply]
 """Answers a heartbeat reader."""
 
-_TICK_SECONDS = 1.0
+_TICK_US = 1_000_000
 _LONG_SECONDS = 5.0  # a server that has not answered for so long is named in the status
 END_SECONDS = 5.0  # so long the end of a service waits for a server that may be gone
 
@@ -81,20 +82,18 @@ class Relay:
         streams: Mapping[str, str],
     ) -> None:
         self._answer, self._enqueue, self._streams = answer, enqueue, streams
-        self._tell, self._look, self._sign = tell, look, sign
+        self._tell, self._sign = tell, sign
         self._spoke_at = time.monotonic()
-        self._events: SimpleQueue[tuple[str, ClientEvent, ConnectQuery] | None] = SimpleQueue()
         self._readers: dict[str, _Reader] = {}  # by token
         self._ahead_us: int | None = None  # of this process's monotonic time over the server's clock
         self._asked_since: float | None = None  # the first call to the server without an answer
         self._error: str | None = None  # of the newest call since then
         self._warned = False
-        self._worker = Worker("lowmark-relay", self._run)
-        self._worker.start()
+        self._loop = Loop("lowmark-relay", partial(self._do, look, self._ask_all), tick_us=_TICK_US)
 
     def put(self, kind: str, event: ClientEvent, query: ConnectQuery) -> None:
         """Take an event of the listener, and return at once."""
-        self._events.put((kind, event, query))
+        self._loop.post(partial(self._do, partial(self._take, kind, event, query)))
 
     def take(self, kind: str, event: ClientEvent, query: ConnectQuery) -> None:
         """Take an event before those that wait. Only `look` may call this, on the relay's thread."""
@@ -126,31 +125,20 @@ class Relay:
 
     def close(self) -> None:
         """End the thread after the events that it has, and after a last question of each reader."""
-        self._events.put(None)
-        self._worker.join(END_SECONDS)
+        # A service that an error ended refuses; one that was stopped answers nothing.
+        self._loop.post(partial(self._do, self._ask_all))
+        self._loop.stop(END_SECONDS)
 
-    def _run(self) -> None:
-        ticks_at = time.monotonic() + _TICK_SECONDS
-        while True:
-            try:
-                taken = self._events.get(timeout=max(0.0, ticks_at - time.monotonic()))
-                if taken is None:
-                    self._ask_all()  # a service that an error ended refuses; one that was stopped answers nothing
-                    self._tell_all()
-                    return
-            except Empty:
-                ticks_at, taken = time.monotonic() + _TICK_SECONDS, None
-            try:
-                self._tick() if taken is None else self._take(*taken)
-            except TimeoutError as busy:
-                log.warning("%s; the watermark holds until the next batch", busy)
-            except Exception:
-                log.exception("could not take an event of a query; the watermark holds until the next batch")
-            self._tell_all()
-
-    def _tick(self) -> None:
-        self._look()
-        self._ask_all()
+    def _do(self, *work: Callable[[], object]) -> None:
+        """Do work, and tell the readers what they were answered."""
+        try:
+            for each in work:
+                each()
+        except TimeoutError as busy:
+            log.warning("%s; the watermark holds until the next batch", busy)
+        except Exception:
+            log.exception("could not take an event of a query; the watermark holds until the next batch")
+        self._tell_all()
 
     def _ask_all(self) -> None:
         for token, reader in self._readers.items():

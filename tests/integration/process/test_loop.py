@@ -72,8 +72,7 @@ def test_what_called_work_raises_is_the_callers_and_the_loop_goes_on() -> None:
     loop.stop()
 
 
-def test_a_tick_comes_again_and_again_also_beside_calls_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowmark.integration.process.loop.TICK_US", 1_000)
+def test_a_tick_comes_again_and_again_also_beside_calls_without_end() -> None:
     ticked, seen = list[int](), threading.Event()
 
     def tick() -> None:
@@ -85,7 +84,7 @@ def test_a_tick_comes_again_and_again_also_beside_calls_without_end(monkeypatch:
         if not seen.is_set():
             loop.post(again)
 
-    loop = Loop("example", tick)
+    loop = Loop("example", tick, tick_us=1_000)
     assert seen.wait(LONG_SECONDS), "the idle loop does not tick"
     ticked.clear()
     seen.clear()

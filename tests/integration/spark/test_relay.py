@@ -128,7 +128,7 @@ def test_a_session_that_cannot_listen_leaves_no_thread(monkeypatch: pytest.Monke
     with pytest.raises(OSError, match="the server is gone"):
         session.listen(unused, unused, unused, unused)
 
-    assert session._relay._worker.ended
+    assert session._relay._loop._worker.ended
 
 
 class Known(list[ConnectQuery]):
@@ -176,7 +176,7 @@ def test_a_batch_that_is_told_twice_counts_once() -> None:
 def test_batches_of_a_break_are_taken_before_a_later_one_that_the_listener_tells_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(relay, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(relay, "_TICK_US", 10_000)
     client = Client([batch(0), batch(1), batch(2)])
     client.first = [batch(2)]
     assert client.looked.wait(5)
@@ -251,7 +251,7 @@ def test_a_query_that_is_started_again_in_its_first_batch_leaves_one_run(caplog:
 def test_a_report_that_cannot_be_read_ends_its_query_and_says_why(
     *, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(relay, "_TICK_US", 10_000)
     client = Client([])
     if known:
         client.hear(batch(0))
@@ -277,7 +277,7 @@ def test_a_server_that_is_slow_when_a_client_begins_to_listen_tells_it_each_even
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The relay looks once a second whether the session listens still."""
-    monkeypatch.setattr(relay, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(relay, "_TICK_US", 10_000)
     answers, asked, looks = threading.Event(), list[str](), list[str]()
 
     class Streams:
@@ -357,7 +357,7 @@ def test_a_server_that_does_not_answer_while_the_client_listens_again_is_named(m
 
 
 def test_a_server_that_answers_with_errors_is_named_with_its_newest_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(relay, "_TICK_US", 10_000)
     monkeypatch.setattr(relay, "_LONG_SECONDS", 1e-6)
     client = Client([])
     client.refuses = True
