@@ -38,16 +38,13 @@ class Heartbeats:
         run = self._runs.get(request.token)
         if run is None:
             run = yield from self._begin_run(request, now_us)
-        if run.stream.tells_late:
-            if (query := self._runs.queries.get(run.run_id)) is None:  # it has had no batch, so its offset log is read
-                yield partial(self._runs.queries.tell_late, run.stream.stream_id)
-            else:
-                query.tell_late()
         run.splits.ends = request.available_now or run.available_now
         try:
             self._reports.catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
         except UnreadableReport as unreadable:  # the next report will be no better, and the watermark would hold
             run.give_up("a report", unreadable)
+        if run.stream.tells_late and (query := self._runs.queries.get(run.run_id)) is not None:
+            query.tell_late()  # before the first batch, `Queries` has told its tasks
         run.asked_at_us = now_us
         polled = request.polled_until_us is not None and not run.stream.withholds
         run.hear(Polled(self._own_time(request.polled_until_us)) if polled else Tick(), now_us)

@@ -48,12 +48,6 @@ class Queries:
         """From now on tell queries on a stream, as soon as they start, which rows are late."""
         self._late = self._late | {stream_id}  # a new set, because Spark's thread may go through the old one
 
-    def tell_late(self, stream_id: str) -> None:
-        """Tell the queries on a stream the watermarks by which Spark drops rows in this batch and the next."""
-        for query in self:
-            if query.active and stream_id in query.streams():
-                query.tell_late()
-
     def _begin(self, query: Query) -> None:
         """Take a query that begins, in Spark's thread, which starts the first batch after the return."""
         self._keep(query)

@@ -81,7 +81,6 @@ class Query:
     progress: Progress | None = None
     name: str | None = None
     active: bool = True
-    told: list[str] = field(default_factory=list)
 
     @property
     def run_id(self) -> str:
@@ -118,9 +117,6 @@ class Query:
 
     def fault(self, *, tells_late: bool) -> None: ...
 
-    def tell_late(self) -> None:
-        self.told.append(self.farewells._answer("tell_late", "told"))
-
 
 def hourly() -> Marking:
     marking = Marking("slow", "ts", 3_600_000_000, 0, "%H", lambda _: None)
@@ -136,11 +132,6 @@ class Queries(list[Query]):
 
     def forget(self, run_id: str) -> None:
         self[:] = [query for query in self if query.run_id != run_id]
-
-    def tell_late(self, stream_id: str) -> None:
-        for query in self:
-            if query.stream_id == stream_id:
-                query.tell_late()
 
 
 class Service:
@@ -208,7 +199,6 @@ def made() -> Iterator[list[Service]]:
         ("read_done", {}),
         ("newest_commit", {}),
         ("write_done", {}),
-        ("tell_late", {"dropped": "a branch"}),
     ],
 )
 def test_a_checkpoint_that_hangs_when_its_query_begins_holds_no_other_query(
@@ -222,8 +212,7 @@ def test_a_checkpoint_that_hangs_when_its_query_begins_holds_no_other_query(
         assert service.ask_fast().refusal is None
     assert "fast" in service.streams()
     assert thread.is_alive()
-    if hangs != "tell_late":  # all else has been read then
-        assert service.desks.runs.get("new") is None, "a run has begun without what its checkpoint has"
+    assert service.desks.runs.get("new") is None, "a run has begun without what its checkpoint has"
 
     service.slow.goes_on.set()
     thread.join(WAIT_SECONDS)
