@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import cast
 
 from lowmark.integration.errors import UnknownStream, UnreadableReport
 from lowmark.integration.spark.checkpoint import Farewell
+from lowmark.integration.spark.classic import RunningQuery
 from lowmark.integration.spark.sessions import Query, called
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.watermark import CorruptSnapshot
@@ -118,7 +120,7 @@ class Heartbeats:
         run.begun_run_id = beginning[0].run_id if len(beginning) == 1 else None
         if (marking := self._runs.markings.get(stream.name)) is not None:
             for query in asked:
-                yield partial(marking.begin, query)
+                yield partial(marking.begin, cast("RunningQuery", query))  # `mark_done` refuses a client
         if before is not None and (newest := before.last_batch_id) is not None:
             stays = yield lambda: any(query.farewells.committed(newest) for query in asked)
             # Else checkpoint, and maybe table, were set back to a copy of before.

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 from lowmark.integration.errors import CheckpointUnreadable, WrapRefused
 from lowmark.integration.process.loop import Loop
+from lowmark.integration.spark.classic import RunningQuery
 from lowmark.integration.spark.completion import complete_until
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.sessions import Query, called
@@ -113,7 +114,7 @@ class Marking:
         self.rows_after_mark: dict[str, int] = {}  # that came to a marked partition, by the partition's name
         self._changed = threading.Condition()
         self._stopped = threading.Event()
-        self._query: Query | None = None
+        self._query: RunningQuery | None = None
         self._named = ""
         self._partitions = Partitions(Kept(width_us), delay_us)
         self._counts = False
@@ -144,7 +145,7 @@ class Marking:
             columns.append(F.expr(sketch).alias("rows"))
         return df.observe(self.metric, *columns)
 
-    def begin(self, query: Query) -> None:
+    def begin(self, query: RunningQuery) -> None:
         """Take hold of a query before its first batch of this run, if the query writes the measured rows.
 
         A query that begins leaves its file before its first batch, so no later crash can take the first batch away.
@@ -252,7 +253,7 @@ class Marking:
             return False
         return self._partitions.due() is not None
 
-    def _read(self, query: Query) -> Kept | None:
+    def _read(self, query: RunningQuery) -> Kept | None:
         """Return the content of the file in a query's checkpoint; None: it is known, and the checkpoint not set back.
 
         A query without the file gets it first. An error ends the query, because without the content the marks of all
@@ -290,7 +291,7 @@ class Marking:
             self._actor = Worker("lowmark-done", self._run)
             self._actor.start()
 
-    def _first_kept(self, query: Query, done: int, until_us: int | None) -> Kept:
+    def _first_kept(self, query: RunningQuery, done: int, until_us: int | None) -> Kept:
         """Write the file of a query that has none, by its newest commit, and return its content."""
         unsure = None
         if done >= 0 and until_us is not None:  # rows of before this marking

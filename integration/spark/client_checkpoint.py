@@ -9,19 +9,16 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lowmark.integration.errors import SessionUnfit
-
 if TYPE_CHECKING:
     from .checkpoint import Farewell
     from .offset_log import OffsetEntry
     from .progress import Progress
 
-GOT = "a Spark Connect session, whose driver is another process"
 _REMEMBERED = 100  # farewells of this process
 
 
 class ClientCheckpoint:
-    """See `FarewellFiles`."""
+    """See `FarewellFiles`; without what `mark_done` needs, which refuses a client."""
 
     checkpoint = "the checkpoint"
 
@@ -56,16 +53,3 @@ class ClientCheckpoint:
 
     def newest_entry(self) -> OffsetEntry | None:
         return None
-
-    def newest_commit(self) -> tuple[int | None, int | None]:
-        raise _no_checkpoint("mark_done")
-
-    def read_done(self, name: str) -> str | None:
-        raise _no_checkpoint(name)
-
-    def write_done(self, name: str, text: str) -> None:  # noqa: ARG002  # the interface of the files
-        raise _no_checkpoint(name)
-
-
-def _no_checkpoint(action: str) -> SessionUnfit:
-    return SessionUnfit(f"{action} needs the query's checkpoint", GOT, "run it in the driver.")

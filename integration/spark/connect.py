@@ -28,7 +28,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEv
 
 from . import plan_text
 from .classic import QueryEvents
-from .client_checkpoint import GOT, ClientCheckpoint
+from .client_checkpoint import ClientCheckpoint
 from .connect_query import ClientEvent, ConnectQuery
 from .logical_plan import WATERMARK_POLICY, InputPlan
 from .progress import RAN
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("lowmark")
 
 _OLDEST = (4, 2)
+_GOT = "a Spark Connect session, whose driver is another process"
 _SESSION_GONE = (
     "the server of Spark Connect no longer knows the client's session: the server was restarted, or the session "
     "timed out"
@@ -76,13 +77,13 @@ class ConnectSession:
         return spark is self.spark or getattr(spark, "session_id", None) == self.application
 
     def require_driver(self, action: str) -> None:
-        raise SessionUnfit(f"{action} needs the session of a driver", GOT, "run it in the driver itself.")
+        raise SessionUnfit(f"{action} needs the session of a driver", _GOT, "run it in the driver itself.")
 
     def check_workers(self, strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> None:  # noqa: ARG002
         if strategy.runs_python:
             raise SessionUnfit(
                 "a strategy with Python of yours, a timestamp assigner or a generator, needs the session of a driver",
-                GOT,
+                _GOT,
                 "compute the event time as a column, with Spark's functions, before wrapping.",
             )
 

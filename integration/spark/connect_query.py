@@ -109,9 +109,6 @@ class ConnectQuery:
             return None
         return found if sorted(found) == [place for place, _ in newest.heartbeats()] else None
 
-    def observed(self) -> set[str]:
-        return set()
-
     def tell_late(self) -> None:
         pass  # `wrap` refuses a column of late rows for a client
 
