@@ -757,7 +757,7 @@ class LowWatermarkService:
             self._call(self._desks.reports.say_farewells, "stop")
         except WorkerDied as died:
             log.error("the service stops, and leaves no last report: %s", died)
-            queries_run = self._queries.any_active()
+            queries_run = self._queries_run()
         finally:
             self._stopping = True
             atexit.unregister(self.stop)
@@ -800,11 +800,15 @@ class LowWatermarkService:
 
     def _close_door_after_queries(self) -> None:
         """Answer the queries of a failed service until each has ended with the service's error, or Spark is gone."""
-        with suppress(Exception):  # of Spark that is gone
-            # Its own, because a query of the next service in the same session does not ask here.
-            while any(query.active for query in self._queries):
-                sleep(_LOOK_SECONDS)
+        while self._queries_run():
+            sleep(_LOOK_SECONDS)
         self._close_door()
+
+    def _queries_run(self) -> bool:
+        """Whether a query of this service runs, which asks here; no if Spark is gone."""
+        with suppress(Exception):  # of Spark that is gone
+            return any(query.active for query in self._queries)
+        return False
 
     def _close_door(self) -> None:
         self._server.stop()

@@ -306,14 +306,6 @@ class ClassicSession:
         for query in self.spark.streams.active:
             yield RunningQuery.of(self.spark, query._jsq)
 
-    def any_active(self) -> bool:
-        """Whether a query runs; may be called from any thread. False if Spark is gone."""
-        try:
-            return bool(self.spark.streams.active)
-        except Exception as gone:  # noqa: BLE001  # py4j and the JVM have no common base class of errors
-            log.debug("could not ask for running queries: %s", gone)
-            return False
-
     def stop_listening(self) -> None:
         """Stop to hear of queries. Spark may be gone already."""
         if self._listener is None:

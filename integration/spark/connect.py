@@ -217,9 +217,6 @@ class ConnectSession:
     def running(self) -> list[ConnectQuery]:
         return [query for query in tuple(self._queries.values()) if query.active]
 
-    def any_active(self) -> bool:
-        return bool(self.running())
-
     def stop_listening(self) -> None:
         self._relay.close()
         for query in self.running():
@@ -280,7 +277,7 @@ class ConnectSession:
         return str(query._execute_streaming_query_cmd(command).explain.result)  # `explain` itself would print it
 
     def _sign(self) -> None:
-        if self.any_active():
+        if self.running():
             self.spark.conf.get(WATERMARK_POLICY, "min")
 
     def _tell(self, stream_id: str, token: str, told: Told | None) -> None:

@@ -66,10 +66,6 @@ class Queries:
     def __iter__(self) -> Iterator[Query]:
         return iter(tuple(self._running.values()))
 
-    def any_active(self) -> bool:
-        """Whether a query runs in the sessions; may be called from any thread. False if Spark is gone."""
-        return any(session.any_active() for session in self._sessions)
-
     def close(self) -> None:
         """Stop listening. Spark may be gone already."""
         for session in self._sessions:

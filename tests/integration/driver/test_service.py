@@ -264,7 +264,7 @@ def test_a_failed_service_closes_all_at_the_end_of_a_process_that_begins_no_thre
     dead = LowWatermarkService(spark, metrics_port=0)
     dead._loop.post(lambda: 1 / 0)
     wait_until(lambda: dead.failed is not None, "the loop has ended")
-    monkeypatch.setattr(dead._queries, "any_active", lambda: True)
+    monkeypatch.setattr(dead, "_queries_run", lambda: True)
     with no_thread_stays("lowmark"), no_thread_begins():
         dead.stop()
     assert not Path(dead.address.removeprefix("unix:")).exists()
@@ -283,7 +283,6 @@ def test_a_failed_service_closes_its_socket_while_queries_of_the_next_service_ru
         spark=None,
         listen=lambda *_: None,
         running=lambda: running,
-        any_active=lambda: True,
         stop_listening=lambda: None,
     )
     closed: list[str] = []
