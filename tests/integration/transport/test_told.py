@@ -235,8 +235,8 @@ def test_a_client_with_nothing_to_tell_yet_speaks_to_its_server_and_notes_that_n
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server would end a silent session with its queries, whose first rows may come days later."""
-    for name, seconds in {"SIGN_SECONDS": 0.0, "_LONG_SECONDS": 1e-6, "_TICK_SECONDS": 0.01}.items():
-        monkeypatch.setattr(relay, name, seconds)
+    for name, value in {"SIGN_SECONDS": 0.0, "_LONG_SECONDS": 1e-6, "_TICK_US": 10_000}.items():
+        monkeypatch.setattr(relay, name, value)
     server = {"is there": True}
     spoke = threading.Event()
 
