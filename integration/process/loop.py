@@ -32,7 +32,7 @@ class Loop:
     """Runs calls one after the other, in the order of arrival.
 
     Args:
-        tick: called about every `tick_us`, between two calls; as of all posted work, an error of it ends the loop.
+        tick: called `tick_us` after it ended last, between two calls; as of posted work, an error of it ends the loop.
     """
 
     def __init__(self, name: str, tick: Callable[[], object] | None = None, *, tick_us: int = 10_000_000) -> None:
@@ -97,7 +97,10 @@ class Loop:
         while (work := self._next()) is not None:
             began_us = monotonic_us()
             work()
-            took_us, past = monotonic_us() - began_us, self._times
+            ended_us, past = monotonic_us(), self._times
+            took_us = ended_us - began_us
+            if work is self._tick:  # from its end, because a tick that takes longer would come instead of all calls
+                self._ticks_at_us = ended_us + self._tick_us
             longest_us = max(past.longest_us, took_us)
             self._times = LoopTimes(past.calls + 1, past.busy_us + took_us, longest_us)
 
@@ -109,5 +112,4 @@ class Loop:
         if left_us > 0:
             with suppress(queue.Empty):
                 return self._work.get(timeout=left_us / 1e6)
-        self._ticks_at_us = monotonic_us() + self._tick_us
         return self._tick

@@ -93,6 +93,20 @@ def test_a_tick_comes_again_and_again_also_beside_calls_without_end() -> None:
     loop.stop()
 
 
+def test_a_tick_that_takes_longer_than_until_the_next_leaves_room_for_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, ticked = [0], threading.Event()
+    monkeypatch.setattr("lowmark.integration.process.loop.monotonic_us", lambda: clock[0])
+
+    def tick() -> None:
+        clock[0] += 5_000
+        ticked.set()
+
+    loop = Loop("example", tick, tick_us=1_000)
+    assert ticked.wait(LONG_SECONDS)
+    assert loop.call(lambda: 42, "count", seconds=LONG_SECONDS) == 42
+    loop.stop()
+
+
 def test_work_that_is_done_at_the_end_of_the_time_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop("example")
 
