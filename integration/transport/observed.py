@@ -90,8 +90,31 @@ class ObservedMeasure(Measure):
         metrics: Mapping[str, Any],
         strategy: WatermarkStrategy,
     ) -> Measured | None:
-        metric = metrics.get(self.metric)
-        return None if metric is None else self.decode(metric, strategy, batch_id=batch_id)
+        if (metric := metrics.get(self.metric)) is None:
+            return None
+        where = f'stream "{self.stream}", batch {batch_id}'
+        try:
+            latest, counts = metric["latest"], {name: operator.index(metric[name]) for name in _COUNTS}
+        except (KeyError, TypeError) as broken:
+            raise UnreadableReport(where, f"the observed metric has no usable field {broken}") from broken
+        raw = _raw(latest, where)
+        splits, seconds = decode_sketch(raw, where=where)
+        theta = _theta(raw)
+        if not 0 < theta <= 1:
+            raise UnreadableReport(where, f"expected a sketch with a theta above 0 and up to 1, got {theta:g}")
+        if theta < 1.0:
+            raise TooManySplits(self.stream, batch_id, round(len(splits) / theta), 1 << self.sketch_lg)
+        latest_us = _whole(seconds, _SECOND_US, where)
+        future_rows = self._per_split(metric, "future", where, 1)
+        return Measured(
+            watermarks_us=SplitColumn(splits, strategy.watermarks_of_max(latest_us)) if strategy.emits else {},
+            first_us=self._per_split(metric, "earliest", where, _SECOND_US),
+            rows=self._per_split(metric, "split_rows", where, 1) or None,
+            counts=BatchCounts(**counts, future_rows=sum(future_rows.values())),
+            names=self._names(metric, where),
+            newest_us=self._newest_us(metric, where),
+            future_rows=future_rows,
+        )
 
     def columns(self) -> list[Column]:
         time, none = quoted(self.event_time), self.key.any_null()
@@ -118,40 +141,6 @@ class ObservedMeasure(Measure):
             made["names"] = f"collect_set(if(({micros} & {_SAMPLE_MASK}) = 0, {named}, null))"
             made["hindmost"] = f"min_by(cast(to_json({named}) as binary), {time})"
         return [F.expr(text).alias(name) for name, text in made.items()]
-
-    def decode(self, metric: Mapping[str, Any], strategy: WatermarkStrategy, *, batch_id: int) -> Measured:
-        """Read the metric of one batch.
-
-        Args:
-            metric: the observed row as a mapping; sketches as bytes (listener) or base64 text (progress JSON).
-
-        Raises:
-            TooManySplits: the batch held more splits than the sketch counts exactly.
-            UnreadableReport: a field is missing or no sketch of the expected format.
-        """
-        where = f'stream "{self.stream}", batch {batch_id}'
-        try:
-            latest, counts = metric["latest"], {name: operator.index(metric[name]) for name in _COUNTS}
-        except (KeyError, TypeError) as broken:
-            raise UnreadableReport(where, f"the observed metric has no usable field {broken}") from broken
-        raw = _raw(latest, where)
-        splits, seconds = decode_sketch(raw, where=where)
-        theta = _theta(raw)
-        if not 0 < theta <= 1:
-            raise UnreadableReport(where, f"expected a sketch with a theta above 0 and up to 1, got {theta:g}")
-        if theta < 1.0:
-            raise TooManySplits(self.stream, batch_id, round(len(splits) / theta), 1 << self.sketch_lg)
-        latest_us = _whole(seconds, _SECOND_US, where)
-        future_rows = self._per_split(metric, "future", where, 1)
-        return Measured(
-            watermarks_us=SplitColumn(splits, strategy.watermarks_of_max(latest_us)) if strategy.emits else {},
-            first_us=self._per_split(metric, "earliest", where, _SECOND_US),
-            rows=self._per_split(metric, "split_rows", where, 1) or None,
-            counts=BatchCounts(**counts, future_rows=sum(future_rows.values())),
-            names=self._names(metric, where),
-            newest_us=self._newest_us(metric, where),
-            future_rows=future_rows,
-        )
 
     def _per_split(self, metric: Mapping[str, Any], name: str, where: str, unit: float) -> dict[SplitId, int]:
         if name not in metric:
@@ -202,7 +191,7 @@ class ObservedMeasure(Measure):
 
 
 def decode_sketch(sketch: bytes | str, *, where: str) -> tuple[Ids, npt.NDArray[np.float64]]:
-    """Return the split ids and the values in a compact tuple sketch of doubles. Raises UnreadableReport."""
+    """Return the ids and the values in a tuple sketch of doubles, given as bytes or base64. Raises UnreadableReport."""
     raw = _raw(sketch, where)
     longs, flags = raw[0], raw[5]
     if raw[1] != 3 or raw[2] != 9 or longs not in (1, 2, 3):

@@ -436,7 +436,7 @@ DECODERS: dict[str, Decoder] = {
     "heartbeat offset": Decoder(find_heartbeat, as_json(HEARTBEAT.to_json()), HEARTBEAT.to_json()),
     "sketch": Decoder(lambda data: decode_sketch(data, where="here"), one_of(changed_bytes(SKETCH, TWO), junk), TWO),
     "observed metric": Decoder(
-        lambda metric: MEASURE.decode(metric if isinstance(metric, dict) else {}, STRATEGY, batch_id=3),
+        lambda metric: MEASURE.report("q", 3, {"metric": metric if isinstance(metric, dict) else {}}, STRATEGY),
         one_of(
             changed_tree(METRIC),
             then(changed_bytes(SKETCH, TWO), lambda sketch: {**METRIC, "latest": sketch, "split_rows": sketch}),

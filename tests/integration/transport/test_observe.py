@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lowmark.integration.errors import TooManySplits, UnreadableReport
+from lowmark.integration.transport.measure import Measured
 from lowmark.integration.transport.observed import ObservedMeasure, _whole, decode_sketch
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
@@ -42,6 +43,12 @@ def measure(**change: Any) -> ObservedMeasure:
 
 def metric(**change: Any) -> dict[str, Any]:
     return {"latest": EMPTY, "rows": 0, "null_split_rows": 0, "null_time_rows": 0, "before_epoch_rows": 0} | change
+
+
+def read(made: ObservedMeasure, row: dict[str, Any], *, batch_id: int = 0) -> Measured:
+    found = made.report("q", batch_id, {made.metric: row}, PLAIN)
+    assert found is not None
+    return found
 
 
 def sketch_of(value: float) -> bytes:
@@ -81,14 +88,14 @@ def test_a_missing_field_is_named(missing: str) -> None:
     fields = metric()
     del fields[missing]
     with pytest.raises(UnreadableReport, match=rf"stream \"orders\", batch 3.*{missing}"):
-        measure().decode(fields, PLAIN, batch_id=3)
+        read(measure(), fields, batch_id=3)
 
 
 def test_too_many_splits_are_noticed_by_theta() -> None:
     body = np.zeros(4, dtype=[("split", "<u8"), ("value", "<f8"), ("mode", "u1")]).tobytes()
     sketch = bytes([3, 3, 9, 1, 0, 0, 0, 0]) + (4).to_bytes(8, "little") + (1 << 62).to_bytes(8, "little") + body
     with pytest.raises(TooManySplits, match=r"about 8 splits in one batch, but only 4 .*max_splits=16"):
-        measure(sketch_lg=2).decode(metric(latest=sketch), PLAIN, batch_id=0)
+        read(measure(sketch_lg=2), metric(latest=sketch))
 
 
 def test_microseconds_survive_as_seconds_in_a_double() -> None:
@@ -129,7 +136,7 @@ def test_one_batch_as_the_jvm_measures_it(spark: SparkSession) -> None:
     row = df.agg(*made.columns()).collect()[0].asDict()
     splits, seconds = decode_sketch(row["latest"], where="test")
     latest = dict(zip(splits.tolist(), _whole(seconds, 1e6, "test").tolist(), strict=True))
-    seen = made.decode(row, PLAIN, batch_id=0)
+    seen = read(made, row)
     a, b, c = (KEY.split_id((name,)) for name in "abc")
 
     assert (latest[a], latest[b], latest[c]) == (us(100) + 1, us(160), -1)
@@ -149,7 +156,7 @@ def test_a_split_of_one_integer_whose_clock_is_wrong_has_its_own_id(spark: Spark
     df = spark.sql("select 3 `{p}`, " + future + " ts union all select 4, " + past)
     key = SplitKey(("{p}",), ("int",))
     made = measure(key=key, sample_names=False)
-    seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), PLAIN, batch_id=0)
+    seen = read(made, df.agg(*made.columns()).collect()[0].asDict())
 
     assert {key.split_id((3,)): 1} == seen.future_rows
     assert list(seen.watermarks_us) == [key.split_id((4,))]
@@ -159,7 +166,7 @@ def test_a_split_of_one_integer_whose_clock_is_wrong_has_its_own_id(spark: Spark
 def test_without_a_guard_the_future_counts(spark: SparkSession) -> None:
     df = spark.sql("select 'a' split, timestamp '2099-01-01 00:00:00' ts")
     made = measure(future_guard_us=None)
-    seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), PLAIN, batch_id=0)
+    seen = read(made, df.agg(*made.columns()).collect()[0].asDict())
 
     assert (len(seen.watermarks_us), seen.future_rows) == (1, {})
 
@@ -170,6 +177,6 @@ def test_rows_are_measured_in_a_session_that_reserves_the_words_of_the_sql_stand
     with settings(spark, reserving):
         df = spark.sql("select 'a' `user`, timestamp '2023-01-01 00:00:00' `end`")
         made = measure(key=SplitKey(("user",), ("string",)), event_time="end")
-        seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), PLAIN, batch_id=0)
+        seen = read(made, df.agg(*made.columns()).collect()[0].asDict())
 
     assert list(seen.watermarks_us) == [KEY.split_id(("a",))]
