@@ -262,7 +262,6 @@ class Marking:
         files = query.farewells
         try:
             done, until_us = files.newest_commit()
-            done = -1 if done is None else done
             if self._has(query) and done >= self._partitions.batch_id:
                 return None
             text = files.read_done(self.file)
@@ -294,7 +293,7 @@ class Marking:
     def _first_kept(self, query: RunningQuery, done: int, until_us: int | None) -> Kept:
         """Write the file of a query that has none, by its newest commit, and return its content."""
         unsure = None
-        if done >= 0 and until_us is not None:  # rows of before this marking
+        if until_us is not None:  # rows of before this marking
             now_us = time.time_ns() // 1_000
             unsure = (until_us - self._delay_us) // self._width_us, now_us // self._width_us
         # Without a time, nothing says how old the rows of before are, as after a crash that took their reports.

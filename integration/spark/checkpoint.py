@@ -92,11 +92,11 @@ class FarewellFiles:
         if not _TEMPORARY.fullmatch(self._checkpoint.rpartition("/")[2]):
             self._store.write(path, text)
 
-    def newest_commit(self) -> tuple[int | None, int | None]:
-        """Return the newest committed batch, and until when the sink has everything of all streams, microseconds."""
+    def newest_commit(self) -> tuple[int, int | None]:
+        """Return the newest committed batch, else -1, and until when the sink has all of each stream, microseconds."""
         committed = batches(self._store, "commits")
         if not committed:
-            return None, None
+            return -1, None
         return committed[0], least_us(each.until_us for each in completion.completions_in(self._store))
 
     def kafka_start(self, source: int) -> Mapping[str, Any] | None:

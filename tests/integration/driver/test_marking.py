@@ -36,7 +36,7 @@ def batch(batch_id: int, *numbers: int, until_us: int) -> Progress:
     return Progress("q", "r", batch_id, rows, [], [heartbeat], event_time=in_force, observed_metrics=metrics)
 
 
-def marking_of(act: Callable[[DonePartition], None], committed: tuple[int | None, int | None]) -> tuple[Marking, Any]:
+def marking_of(act: Callable[[DonePartition], None], committed: tuple[int, int | None]) -> tuple[Marking, Any]:
     """A marking by the hour and its query, whose newest commit is of this batch, complete until this time."""
     marking = Marking("orders", "ts", HOUR_US, 0, "hour=%H", act)
     marking.metric = METRIC
@@ -53,7 +53,7 @@ def test_a_row_of_before_the_year_1_does_not_end_the_marks_of_all_other_hours() 
         marked.append(partition.name)
         is_marked.set()
 
-    marking, query = marking_of(act, (None, None))
+    marking, query = marking_of(act, (-1, None))
     marking.begin(query)
     marking.take(batch(0, BEFORE_YEAR_1, 1, until_us=2 * HOUR_US), query)
     assert is_marked.wait(5), "the marks have ended"
@@ -199,7 +199,7 @@ def test_partitions_of_another_length_are_refused_because_the_checkpoint_has_the
 
     def act(_: DonePartition) -> None: ...
 
-    hours, query = marking_of(act, (None, None))
+    hours, query = marking_of(act, (-1, None))
     query.farewells.write_done = lambda _, text: written.append(text)
     hours.begin(query)
     hours.take(batch(0, 480_000, until_us=480_001 * HOUR_US), query)
@@ -209,7 +209,7 @@ def test_partitions_of_another_length_are_refused_because_the_checkpoint_has_the
     days.metric = METRIC
     with pytest.raises(WrapRefused, match=r"has partitions of 1d, and .* of 1h. Hint: pass partition= as before; or"):
         days.begin(query)
-    again, _ = marking_of(act, (None, None))
+    again, _ = marking_of(act, (-1, None))
     again.begin(query)
     again.stop()
 
@@ -234,7 +234,7 @@ def test_a_stop_waits_for_no_mark_that_will_not_be_made(monkeypatch: pytest.Monk
         is_tried.set()
         raise MemoryError("on purpose")
 
-    marking, query = marking_of(act, (None, None))
+    marking, query = marking_of(act, (-1, None))
     if mark == "ended with its thread":
         monkeypatch.setattr(marking, "_shown", shown)
     marking.begin(query)
@@ -259,7 +259,7 @@ def test_after_an_error_has_ended_the_thread_of_the_marks_the_next_batch_begins_
         died.set()
         raise MemoryError("on purpose")
 
-    marking, query = marking_of(act, (None, None))
+    marking, query = marking_of(act, (-1, None))
     with monkeypatch.context() as patched:
         patched.setattr(marking, "_shown", shown)
         marking.begin(query)
@@ -290,7 +290,7 @@ def test_a_store_that_is_slow_is_written_once_for_all_marks_of_meanwhile() -> No
         if len(marked) == 200:
             free.set()
 
-    marking, query = marking_of(act, (None, None))
+    marking, query = marking_of(act, (-1, None))
     query.farewells.write_done = write
     marking.begin(query)
     marking.take(batch(0, *range(200), until_us=500 * HOUR_US), query)

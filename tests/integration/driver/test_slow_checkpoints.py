@@ -65,8 +65,8 @@ class Slow:
     def read_done(self, _: str) -> None:
         return self._answer("read_done", None)
 
-    def newest_commit(self) -> tuple[None, None]:
-        return self._answer("newest_commit", (None, None))
+    def newest_commit(self) -> tuple[int, None]:
+        return self._answer("newest_commit", (-1, None))
 
     def write_done(self, *_: str) -> None:
         return self._answer("write_done", None)
