@@ -290,8 +290,8 @@ class ClassicSession:
             told = JavaEvent(kind, event)
             if kind == "started":  # in the query's own thread, because the query may end before the loop looks
                 try:
-                    calls[told.run_id] = _connection_of_this_thread(spark)
                     begin(event)
+                    calls[told.run_id] = _connection_of_this_thread(spark)
                 except Exception:
                     log.exception("could not look at a query that starts; it goes on as Spark would have it")
             enqueue(kind, told)

@@ -48,8 +48,8 @@ Value = TypeVar("Value")
 DELAY_KEY = "spark.watermarkDelayMs"
 """Key in the metadata of a column, by which Spark knows an event time."""
 _TIME = "time"
-# Above so many groups, groups are merged again, which keeps a task of thousands of splits and batches small.
 _MOST_KNOWN = 100_000  # splits whose ids a driver keeps; a source of files has ever new splits
+# Above so many groups, groups are merged again, which keeps a task of thousands of splits and batches small.
 _MOST_GROUPS = 65_536
 
 
