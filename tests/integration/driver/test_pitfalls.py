@@ -18,6 +18,7 @@ from lowmark.integration.spark.versions import observes_splits
 from lowmark.integration.transport.accumulated import BatchTrack, TrackParam
 from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatReader
 from lowmark.watermark import WatermarkStrategy
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -236,6 +237,23 @@ def test_pitfall_18_the_wrapped_stream_used_twice_in_one_query(
     assert ran.low == 599.999
     assert ran.by_split() == {"a": 2, "b": 2}
     assert ran.dropped == 0
+
+
+@pytest.mark.parametrize("parted", [False, True])
+def test_a_stage_in_barrier_mode_needs_a_repartition_before_it(
+    service: LowWatermarkService, feed: Feed, checkpoint: str, parted: bool
+) -> None:
+    """As `docs/limits.md` says."""
+    df = orders(service, feed).select("v")
+    df = (df.repartition(1) if parted else df).mapInArrow(lambda batches: batches, "v int", barrier=True)
+    feed.put(("a", 1, 100), ("b", 2, 100))
+    ran = start(df, checkpoint)
+    if parted:
+        ran.settle()
+        assert sorted(ran.rows) == [(1,), (2,)]
+        return
+    with pytest.raises(StreamingQueryException, match="BarrierJobUnsupportedRDDChainException"):
+        ran.settle()
 
 
 def test_pitfall_19_two_streams_in_one_session(
