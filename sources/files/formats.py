@@ -54,6 +54,15 @@ UNREADABLE = OSError, pa.ArrowException, UnicodeDecodeError
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedFile:
+    """A file as it was found, on its file system."""
+
+    filesystem: fs.FileSystem
+    path: str
+    size_bytes: int  # 0: unknown
+
+
+@dataclass(frozen=True, slots=True)
 class FileIndex:
     """The rows, sizes and event times of a file's steps; arrays of int64."""
 
@@ -78,25 +87,19 @@ class FileIndex:
 class ParquetFormat:
     """A step is a row group."""
 
-    def schema(self, filesystem: fs.FileSystem, path: str, size_bytes: int) -> pa.Schema:
-        del size_bytes
-        return parquet.read_schema(path, filesystem=filesystem)
+    def schema(self, placed: PlacedFile) -> pa.Schema:
+        return parquet.read_schema(placed.path, filesystem=placed.filesystem)
 
-    def index(
-        self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, event_time: str | None
-    ) -> FileIndex:
-        del size_bytes, schema  # the footer has both
-        with _opened(filesystem, path) as file:
+    def index(self, placed: PlacedFile, schema: pa.Schema, event_time: str | None) -> FileIndex:
+        del schema  # the footer has it
+        with _opened(placed) as file:
             groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
             rows, sizes = _sums(group.num_rows for group in groups), _sums(group.total_byte_size for group in groups)
             ends = np.array(_ends_us(file, event_time), np.int64).reshape(len(groups), 2)
             return FileIndex(rows, sizes, ends[:, 1], ends[:, 0])
 
-    def read(
-        self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, start: int, stop: int
-    ) -> Iterator[tuple[pa.Table, int]]:
-        del size_bytes  # the footer and the pages have theirs
-        with _opened(filesystem, path) as file:
+    def read(self, placed: PlacedFile, schema: pa.Schema, start: int, stop: int) -> Iterator[tuple[pa.Table, int]]:
+        with _opened(placed) as file:
             here = _there(file, schema.names)
             for group in range(start, min(stop, file.metadata.num_row_groups)):
                 left = file.metadata.row_group(group).num_rows
@@ -105,9 +108,9 @@ class ParquetFormat:
                     yield _fitted(piece, schema), group if left else group + 1
 
 
-def _opened(filesystem: fs.FileSystem, path: str) -> parquet.ParquetFile:
+def _opened(placed: PlacedFile) -> parquet.ParquetFile:
     # Spark writes times as INT96. Arrow takes them for nanoseconds, which wrap round before 1677 and after 2262.
-    return parquet.ParquetFile(path, filesystem=filesystem, coerce_int96_timestamp_unit="us")
+    return parquet.ParquetFile(placed.path, filesystem=placed.filesystem, coerce_int96_timestamp_unit="us")
 
 
 def _there(file: parquet.ParquetFile, columns: Sequence[str]) -> list[str]:
@@ -169,12 +172,10 @@ class TextFormat(ABC):
 
     _lines_of_names: ClassVar[int] = 0
 
-    def index(
-        self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, event_time: str | None
-    ) -> FileIndex:
+    def index(self, placed: PlacedFile, schema: pa.Schema, event_time: str | None) -> FileIndex:
         columns = schema if event_time is None else pa.schema([schema.field(event_time)])
         count, times = 0, []
-        for rows in self._rows(filesystem, path, size_bytes, columns):
+        for rows in self._rows(placed, columns):
             count += rows.num_rows
             if event_time is not None:
                 times.append(_utc(rows.column(event_time)).cast(pa.int64()))
@@ -182,14 +183,12 @@ class TextFormat(ABC):
         latest_us = _by_step(np.maximum, times, _NEVER, edges)
         earliest_us = _by_step(np.minimum, times, _NO_TIME, edges)
         # By Python's integers, because rows times bytes of a large file pass 64 bits.
-        sizes = np.array([edge * size_bytes // max(1, count) for edge in edges.tolist()], np.int64)
+        sizes = np.array([edge * placed.size_bytes // max(1, count) for edge in edges.tolist()], np.int64)
         return FileIndex(edges, sizes, latest_us, earliest_us)
 
-    def read(
-        self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, start: int, stop: int
-    ) -> Iterator[tuple[pa.Table, int]]:
+    def read(self, placed: PlacedFile, schema: pa.Schema, start: int, stop: int) -> Iterator[tuple[pa.Table, int]]:
         position, skip, kept = start, start * STEP_ROWS, pa.Table.from_batches([], schema)
-        for rows in self._rows(filesystem, path, size_bytes, schema):
+        for rows in self._rows(placed, schema):
             rest = rows.slice(min(skip, rows.num_rows))
             skip -= rows.num_rows - rest.num_rows
             kept = pa.concat_tables([kept, _fitted(pa.Table.from_batches([rest]), schema)])
@@ -203,14 +202,12 @@ class TextFormat(ABC):
         if kept.num_rows:
             yield kept, position + 1
 
-    def _rows(
-        self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
+    def _rows(self, placed: PlacedFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file; none of an empty file, or of one with a line of names alone: Arrow refuses both."""
         try:
-            yield from self._stream(_text(filesystem, path, size_bytes), schema)
+            yield from self._stream(_text(placed), schema)
         except pa.ArrowInvalid:
-            with _text(filesystem, path, size_bytes) as stream:
+            with _text(placed) as stream:
                 if not is_without_rows(stream, self._lines_of_names):
                     raise
 
@@ -228,8 +225,8 @@ class CsvFormat(TextFormat):
 
     _lines_of_names = 1
 
-    def schema(self, filesystem: fs.FileSystem, path: str, size_bytes: int) -> pa.Schema:
-        with csv.open_csv(_text(filesystem, path, size_bytes), parse_options=QUOTED) as rows:
+    def schema(self, placed: PlacedFile) -> pa.Schema:
+        with csv.open_csv(_text(placed), parse_options=QUOTED) as rows:
             # A time of day stays text, because Arrow makes no number of such a text.
             return _as_text(rows.schema, pa.types.is_time)
 
@@ -253,24 +250,24 @@ def _as_text(schema: pa.Schema, of: Callable[[pa.DataType], bool]) -> pa.Schema:
     return pa.schema([each.with_type(pa.string()) if of(each.type) else each for each in schema])
 
 
-def _text(filesystem: fs.FileSystem, path: str, size_bytes: int) -> Any:
+def _text(placed: PlacedFile) -> Any:
     """Open a text, unpacked. Raises OSError for one that is shorter than it was found.
 
     The client of S3 takes an answer that is cut in its headers for an empty one, and then the file for an empty file.
     """
-    file = filesystem.open_input_file(path)
-    if size_bytes and (size := file.size()) < size_bytes:
+    file = placed.filesystem.open_input_file(placed.path)
+    if placed.size_bytes and (size := file.size()) < placed.size_bytes:
         file.close()
-        raise OSError(f"it had {size_bytes} bytes when it was found, and has {size}")
-    packing = next((packing for ending, packing in _PACKINGS.items() if path.endswith(ending)), None)
+        raise OSError(f"it had {placed.size_bytes} bytes when it was found, and has {size}")
+    packing = next((packing for ending, packing in _PACKINGS.items() if placed.path.endswith(ending)), None)
     return file if packing is None else pa.CompressedInputStream(file, packing)
 
 
 class JsonFormat(TextFormat):
     """JSON with one object in each line."""
 
-    def schema(self, filesystem: fs.FileSystem, path: str, size_bytes: int) -> pa.Schema:
-        for rows in _objects(_text(filesystem, path, size_bytes), None):
+    def schema(self, placed: PlacedFile) -> pa.Schema:
+        for rows in _objects(_text(placed), None):
             return rows.schema
         raise pa.ArrowInvalid("it has no object")
 

@@ -50,7 +50,7 @@ from lowmark.watermark.moment import us_of
 from pyarrow import fs
 
 from .errors import FileChanged, FileUnreadable, InvalidFileOption, NoSchema
-from .formats import FORMATS, TIME, UNREADABLE, FileIndex, spark_schema
+from .formats import FORMATS, TIME, UNREADABLE, FileIndex, PlacedFile, spark_schema
 from .listing import FileListing, FileSplit, beginning, resolve_paths
 
 log = logging.getLogger("lowmark")
@@ -245,10 +245,7 @@ class FileSource(SimpleSource[FileSplit]):
         reached = split
         try:
             self._check_unchanged(split)
-            filesystem, path = self.listing.filesystem, self.listing.path(split.split_id)
-            form, size_bytes = FORMATS[self._format], split.size_bytes
-            steps = form.read(filesystem, path, size_bytes, self.schema, split.start, split.stop)
-            for rows, position in steps:
+            for rows, position in FORMATS[self._format].read(self._placed(split), self.schema, split.start, split.stop):
                 yield rows, position
                 reached = replace(split, start=position)
         except (*UNREADABLE, FileChanged) as trouble:
@@ -262,11 +259,13 @@ class FileSource(SimpleSource[FileSplit]):
     def index(self, split: FileSplit) -> FileIndex | None:
         try:
             self._check_unchanged(split)
-            filesystem, path = self.listing.filesystem, self.listing.path(split.split_id)
-            return FORMATS[self._format].index(filesystem, path, split.size_bytes, self.schema, self.event_time)
+            return FORMATS[self._format].index(self._placed(split), self.schema, self.event_time)
         except (*UNREADABLE, FileChanged) as trouble:
             self._raise_or_skip(split, "read the index", trouble)
             return None
+
+    def _placed(self, split: FileSplit) -> PlacedFile:
+        return PlacedFile(self.listing.filesystem, self.listing.path(split.split_id), split.size_bytes)
 
     def _raise_or_skip(self, split: FileSplit, action: str, trouble: Exception) -> None:
         """Raise the error of a file, or log it if the file is skipped."""
@@ -302,12 +301,13 @@ class FileSource(SimpleSource[FileSplit]):
             raise NoSchema(repr(self), "there is no file yet to take the columns from", "pass schema=.")
         columns = pa.schema([])
         for file in files[:_LOOKED_AT]:
-            path = self.listing.path(file.split_id)
+            placed = self._placed(file)
             try:
-                found = FORMATS[self._format].schema(self.listing.filesystem, path, file.size_bytes)
+                found = FORMATS[self._format].schema(placed)
                 columns = spark_schema(found, event_time=self.event_time)
             except UNREADABLE as cause:
-                fact = f"it takes the columns from its first file, {path}, which cannot be read ({described(cause)})"
+                why = f"{placed.path}, which cannot be read ({described(cause)})"
+                fact = f"it takes the columns from its first file, {why}"
                 raise NoSchema(repr(self), fact, "pass schema=, or take that file away.") from cause
             if not all(pa.types.is_null(each.type) for each in found):
                 break  # else it has the names of columns only

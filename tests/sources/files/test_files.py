@@ -20,7 +20,7 @@ from lowmark.sources import SourceSplit, SplitEnd, check_source, read_slices
 from lowmark.sources.files import FileSource, FileSplit, InvalidFileOption, formats
 from lowmark.sources.files import source as files_source
 from lowmark.sources.files.errors import FileChanged, FileUnreadable, NoSchema
-from lowmark.sources.files.formats import FORMATS, STEP_ROWS, spark_schema
+from lowmark.sources.files.formats import FORMATS, STEP_ROWS, PlacedFile, spark_schema
 from lowmark.sources.files.listing import resolve_paths
 from lowmark.sources.files.source import FilePlanner
 from lowmark.sources.kit.discovery import DiscoveryFailed
@@ -564,9 +564,9 @@ def test_a_text_file_with_nothing_in_it_has_no_rows_also_where_it_is_compressed(
 
 def test_the_sizes_of_a_very_large_text_file_are_shares_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows times bytes pass 64 bits in a file of 100 GB with 100 million rows."""
-    monkeypatch.setattr(formats, "_text", lambda files, path, _: files.open_input_file(path))
+    monkeypatch.setattr(formats, "_text", lambda placed: placed.filesystem.open_input_file(placed.path))
     csv(tmp_path / "a.csv", table(0, STEP_ROWS + 1))
-    index = FORMATS["csv"].index(fs.LocalFileSystem(), str(tmp_path / "a.csv"), 2**60, SCHEMA, None)
+    index = FORMATS["csv"].index(PlacedFile(fs.LocalFileSystem(), str(tmp_path / "a.csv"), 2**60), SCHEMA, None)
     assert index.size_bytes.tolist() == [0, 2**60 * STEP_ROWS // (STEP_ROWS + 1), 2**60]
 
 
