@@ -88,7 +88,8 @@ def arguments() -> Iterator[str]:
             yield f"{path}({_arguments(found)})"
         if path not in _WITH_METHODS:
             continue
-        for member in sorted(each for each in vars(found) if not each.startswith("_")):
+        own = {each for kind in found.__mro__ if kind.__module__ == found.__module__ for each in vars(kind)}
+        for member in sorted(each for each in own if not each.startswith("_")):
             called = getattr(found, member)  # a class method as its caller has it
             if inspect.isfunction(called) or inspect.ismethod(called):
                 if name != "WatermarkStrategy" or member.startswith(_SETTINGS):

@@ -18,10 +18,9 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from lowmark.sources.api import Boundedness, Source, SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
-from lowmark.sources.kit.discovery import PackedSerializer
+from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
 from lowmark.sources.kit.options import check_just_one, checked_pattern, goes_on, listed, one_of, seconds_of
-from lowmark.sources.serializer import DataclassSerializer
+from lowmark.sources.kit.simple import DiscoveredSource
 from lowmark.watermark.errors import shown
 
 from .columns import DEFAULT_COLUMNS, KafkaColumns
@@ -70,7 +69,7 @@ JAVA_ONLY: Mapping[str, str] = {
 _seconds = partial(seconds_of, refusal=InvalidKafkaOption)
 
 
-class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
+class KafkaSource(DiscoveredSource[KafkaSplit, KafkaEnumeratorState]):
     """A source that reads Kafka topics. Give exactly one of `topics`, `topic_pattern` and `partitions`.
 
     Args:
@@ -113,6 +112,7 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
     KafkaSource(broker:9092, topics=orders)
     """
 
+    split_type, _state_type = KafkaSplit, KafkaEnumeratorState
     requires = ("confluent_kafka",)
 
     def __init__(
@@ -142,6 +142,7 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
         self._subscriber = _subscriber(topics, topic_pattern, partitions)
         self._start = KafkaOffsets.of(start)
         self._stop = None if stop is None else KafkaOffsets.of(stop, option="stop")
+        self.bounded = stop is not None
         kinds = _kinds(self._start, fallbacks=True) | _kinds(self._stop, fallbacks=True)
         if "group.id" not in options and "committed" in kinds:
             raise InvalidKafkaOption(
@@ -190,23 +191,6 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
     @property
     def event_time(self) -> str | None:
         return "timestamp" if "timestamp" in self._columns.names else None
-
-    @property
-    def boundedness(self) -> Boundedness:
-        return Boundedness.CONTINUOUS_UNBOUNDED if self._stop is None else Boundedness.BOUNDED
-
-    @property
-    def split_serializer(self) -> DataclassSerializer[KafkaSplit]:
-        return DataclassSerializer(KafkaSplit)
-
-    @property
-    def enumerator_state_serializer(self) -> PackedSerializer[KafkaEnumeratorState]:
-        return PackedSerializer(KafkaEnumeratorState)
-
-    def create_enumerator(
-        self, context: SplitEnumeratorContext[KafkaSplit]
-    ) -> SplitEnumerator[KafkaSplit, KafkaEnumeratorState]:
-        return self.restore_enumerator(context, KafkaEnumeratorState())
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[KafkaSplit], state: KafkaEnumeratorState

@@ -19,19 +19,11 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from lowmark.sources.api import (
-    Boundedness,
-    Fetching,
-    Source,
-    SplitEnumerator,
-    SplitEnumeratorContext,
-    SplitPlanner,
-    SplitReader,
-)
-from lowmark.sources.kit.discovery import DiscoveredSplits, PackedSerializer
+from lowmark.sources.api import Fetching, SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
+from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.kit.options import check_count, goes_on, seconds_of
+from lowmark.sources.kit.simple import DiscoveredSource
 from lowmark.sources.kit.streams import Streams
-from lowmark.sources.serializer import DataclassSerializer
 from lowmark.watermark.errors import shown
 
 from .columns import DEFAULT_COLUMNS, KinesisColumns
@@ -52,7 +44,7 @@ _ARN = re.compile(r"arn:[a-z0-9-]+:kinesis:[a-z0-9-]+:[0-9]+:stream/[a-zA-Z0-9_.
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
-class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
+class KinesisSource(DiscoveredSource[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
     """A source that reads Kinesis streams. Give exactly one of `streams` and `stream_pattern`.
 
     Args:
@@ -97,6 +89,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
     KinesisSource(eu-west-1, streams=orders)
     """
 
+    split_type = KinesisSplit
     requires = ("boto3",)
 
     def __init__(
@@ -136,6 +129,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         self._stop = None if stop is None else KinesisPosition.of(stop, option="stop")
         if self._stop is not None and self._stop.kind not in {"LATEST", "AT_TIMESTAMP"}:
             raise InvalidKinesisOption("stop", self._stop.kind, '"LATEST" or a datetime', "None: it never ends.")
+        self.bounded = self._stop is not None
         self._go_on = goes_on(on_data_loss, InvalidKinesisOption)
         self._period_seconds = None if discover_every is None else _seconds(discover_every, "discover_every")
         self._poll_seconds = _seconds(poll_every, "poll_every")
@@ -191,23 +185,6 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         name = "approximateArrivalTimestamp"
         return name if name in self._columns.names else None
 
-    @property
-    def boundedness(self) -> Boundedness:
-        return Boundedness.CONTINUOUS_UNBOUNDED if self._stop is None else Boundedness.BOUNDED
-
-    @property
-    def split_serializer(self) -> DataclassSerializer[KinesisSplit]:
-        return DataclassSerializer(KinesisSplit)
-
-    @property
-    def enumerator_state_serializer(self) -> PackedSerializer[DiscoveredSplits[KinesisSplit]]:
-        return PackedSerializer(DiscoveredSplits[KinesisSplit])
-
-    def create_enumerator(
-        self, context: SplitEnumeratorContext[KinesisSplit]
-    ) -> SplitEnumerator[KinesisSplit, DiscoveredSplits[KinesisSplit]]:
-        return self.restore_enumerator(context, DiscoveredSplits())
-
     def restore_enumerator(
         self, context: SplitEnumeratorContext[KinesisSplit], state: DiscoveredSplits[KinesisSplit]
     ) -> SplitEnumerator[KinesisSplit, DiscoveredSplits[KinesisSplit]]:
@@ -228,7 +205,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
             go_on=self._go_on,
             named=self._streams.pattern is None,
             searchable=self.event_time is not None,
-            bounded=self._stop is not None,
+            bounded=self.bounded,
             poll_seconds=self._poll_seconds,
             disorder_us=self._disorder_us,
             subscribes=self._streams.wants,

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Generic, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 import pyarrow as pa
 from lowmark.sources.api import (
@@ -29,6 +29,7 @@ from lowmark.sources.api import (
     SplitRows,
     SplitsAddition,
     SplitT,
+    StateT,
     VersionedSerializer,
 )
 from lowmark.sources.metric_group import MetricGroup
@@ -45,7 +46,34 @@ Rows: TypeAlias = "pa.RecordBatch | tuple[pa.RecordBatch | pa.Table, int]"
 _BATCH_ROWS = 65_536
 
 
-class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
+class DiscoveredSource(Source[SplitT, StateT], Generic[SplitT, StateT]):
+    """A source whose enumerator is, or has, a `DiscoveringEnumerator`; `_state_type` is the type of its state."""
+
+    split_type: type[SourceSplit] = SourceSplit
+    bounded: bool = False
+
+    @property
+    def _state_type(self) -> Any:
+        return DiscoveredSplits[self.split_type]  # type: ignore[name-defined]
+
+    @property
+    def boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
+
+    @property
+    def split_serializer(self) -> VersionedSerializer[SplitT]:
+        # The class attribute cannot be of the class's parameter.
+        return DataclassSerializer(self.split_type)  # type: ignore[arg-type]
+
+    @property
+    def enumerator_state_serializer(self) -> VersionedSerializer[StateT]:
+        return PackedSerializer(self._state_type)
+
+    def create_enumerator(self, context: SplitEnumeratorContext[SplitT]) -> SplitEnumerator[SplitT, StateT]:
+        return self.restore_enumerator(context, self._state_type())
+
+
+class SimpleSource(DiscoveredSource[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
     """A base for connectors whose splits can be read by position.
 
     The object is pickled to executors. Nobody calls it to close connections, so its connections must end with the
@@ -70,8 +98,6 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
     [[7, 8]]
     """
 
-    split_type: type[SourceSplit] = SourceSplit
-    bounded: bool = False
     discover_every: str | timedelta | None = "1 minute"
 
     # -- methods of a connector
@@ -115,24 +141,6 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
         return max(0, position - split.start)
 
     # -- derived from these methods
-
-    @property
-    def boundedness(self) -> Boundedness:
-        return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
-
-    @property
-    def split_serializer(self) -> VersionedSerializer[SplitT]:
-        # The class attribute cannot be of the class's parameter.
-        return DataclassSerializer(self.split_type)  # type: ignore[arg-type]
-
-    @property
-    def enumerator_state_serializer(self) -> VersionedSerializer[DiscoveredSplits[SplitT]]:
-        return PackedSerializer(DiscoveredSplits[self.split_type])  # type: ignore[name-defined]
-
-    def create_enumerator(
-        self, context: SplitEnumeratorContext[SplitT]
-    ) -> SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]:
-        return self.restore_enumerator(context, DiscoveredSplits())
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[SplitT], state: DiscoveredSplits[SplitT]
