@@ -46,10 +46,10 @@ class InducedBatches(Generic[SplitT]):
         self._given = {split.split_id for split in splits}
         short = () if targets is None else tuple(each for each in splits if each.start < targets.get(each.split_id, 0))
         if targets is not None and not short:
-            return SlicePlan({}, None, {}, 0)
+            return SlicePlan({}, None, {})
         due = self._reader.should_trigger_checkpoint()
         if due is None:
-            return SlicePlan({}, None, {split.split_id: NoRowsReason.CHECKPOINT for split in short}, 0)
+            return SlicePlan({}, None, {split.split_id: NoRowsReason.CHECKPOINT for split in short})
         self._due[checkpoint] = due
         standing = {split.split_id: split for split in self._reader.snapshot_state(due)}
         slices = {}
@@ -65,7 +65,7 @@ class InducedBatches(Generic[SplitT]):
                 )
             rows = self._planner.rows_before(split, stop) if stop > split.start else 0
             slices[split.split_id] = PlannedSlice(split.start, stop, rows, None, 0, finished)
-        return SlicePlan(slices, None, {}, 0)
+        return SlicePlan(slices, None, {})
 
     def committed(self, checkpoint: int) -> None:
         if checkpoint in self._due:

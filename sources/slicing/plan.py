@@ -115,7 +115,6 @@ class SlicePlan:
         slices: id -> its slice, for every split with an end from the source.
         time_us: the event time up to which splits are read; None if all were read to their ends, or not by time.
         without_rows: id -> why a split with rows, or perhaps with rows, gets none.
-        lookups: how often the source was asked where a time begins.
         next_us: the event time of the next row, if only alignment keeps that row from being read; the largest time that
             was read before the row, if it cannot be searched by time. None from `plan_slices`, which does not search.
     """
@@ -123,7 +122,6 @@ class SlicePlan:
     slices: Mapping[str, PlannedSlice]
     time_us: int | None
     without_rows: Mapping[str, NoRowsReason]
-    lookups: int
     next_us: int | None = None
 
     @property

@@ -54,7 +54,6 @@ class TimeSearch:
     """The lookups of one plan. Guesses of times are based on their ages at `now_us`.
 
     Attributes:
-        lookups: how often the planner was asked.
         unsearchable: splits that are not chosen by time, so that their rows are not counted: splits without an answer
             in a lookup, and splits added by the caller.
     """
@@ -62,7 +61,7 @@ class TimeSearch:
     def __init__(self, table: SliceTable, *, now_us: int) -> None:
         self._table, self._now_us = table, now_us
         self._ids = [split.split_id for split in table.splits]
-        self.lookups = 0
+        self._lookups = 0
         self.unsearchable: Booleans = np.zeros(len(self._ids), np.bool_)
         nobody = np.zeros(len(self._ids), np.bool_)
         self._known = {
@@ -75,7 +74,7 @@ class TimeSearch:
         if time_us in self._known:
             return self._known[time_us]
         table = self._table
-        self.lookups += 1
+        self._lookups += 1
         answers = table.planner.find_time(table.splits, time_us)
         if answers is None:
             raise NotSearchable
@@ -129,8 +128,8 @@ class TimeSearch:
             gap_us = high.time_us - low.time_us
             # With nearly no rows so far, giving up would mean tiny slices, or shares that let splits drift apart. This
             # happens in the first search of a dense old log, and only once.
-            little = self.total(low) <= budget / 4 and self.lookups < MOST_LOOKUPS
-            if self.total(low) >= enough or gap_us <= within_us or (self.lookups >= LOOKUPS and not little):
+            little = self.total(low) <= budget / 4 and self._lookups < MOST_LOOKUPS
+            if self.total(low) >= enough or gap_us <= within_us or (self._lookups >= LOOKUPS and not little):
                 return low, high
             behind = self._known_after(high)
             before_width, width = width, self._age(high.time_us) - self._age(low.time_us)

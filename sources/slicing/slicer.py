@@ -158,7 +158,7 @@ def _plan(
         if time_us is None and not finished:
             time_us = _passed_us(table, replace(split, start=stop), decision.time_us)
         slices[name] = PlannedSlice(split.start, stop, taken, time_us, left, finished)
-    return SlicePlan(slices, decision.time_us, without_rows, decision.lookups)
+    return SlicePlan(slices, decision.time_us, without_rows)
 
 
 def _passed_us(table: SliceTable, split: SourceSplit, time_us: int | None) -> int | None:

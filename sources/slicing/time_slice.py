@@ -5,6 +5,7 @@ The rules stand in `slicer.py`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +29,6 @@ class Decision:
     claimed: Booleans
     waiting: Booleans
     why: NoRowsReason = NoRowsReason.CAP
-    lookups: int = 0
 
 
 def decide(table: SliceTable, limits: SliceLimits, previous_time_us: int | None) -> Decision:
@@ -37,21 +37,17 @@ def decide(table: SliceTable, limits: SliceLimits, previous_time_us: int | None)
     bounded = limits.read_before_us is not None or (limits.by_time and limits.max_slice_us is not None)
     if not len(table.splits) or (not bounded and float((table.rows * table.cost).sum()) <= table.budget):
         return Decision(table.limit.copy(), None, nobody, nobody)
-    lookups = 0
     if limits.by_time:
-        slicing = _TimeSlice(table, limits, previous_time_us)
-        try:
-            return slicing.decide()
-        except NotSearchable:
-            lookups = slicing.search.lookups
+        with suppress(NotSearchable):
+            return _TimeSlice(table, limits, previous_time_us).decide()
     waiting = nobody if limits.read_before_us is None else table.observed_us >= limits.read_before_us
-    return Decision(share_out(table, ~waiting, table.budget, table.limit), None, nobody, waiting, lookups=lookups)
+    return Decision(share_out(table, ~waiting, table.budget, table.limit), None, nobody, waiting)
 
 
 class _TimeSlice:
     def __init__(self, table: SliceTable, limits: SliceLimits, previous_time_us: int | None) -> None:
         self._table, self._limits, self._previous_us = table, limits, previous_time_us
-        self.search = TimeSearch(table, now_us=limits.now_us)
+        self._search = TimeSearch(table, now_us=limits.now_us)
         # No row is before `EARLIEST_US`, and no planner is asked for an earlier time, but a cap may be one.
         cap_us = limits.read_before_us
         self._cap_us = None if cap_us is None else max(cap_us, EARLIEST_US + 1)
@@ -65,20 +61,19 @@ class _TimeSlice:
         """Return the decision. Raises `NotSearchable` if the source cannot search by time."""
         farthest = self._farthest()
         while True:
-            before = self.search.unsearchable.copy()
+            before = self._search.unsearchable.copy()
             decision, unfit = self._slice(farthest)
-            self.search.unsearchable |= unfit
+            self._search.unsearchable |= unfit
             # A split that turned out unsearchable needs a share: decide again. Earlier answers are known, so this
             # costs few lookups.
-            if (self.search.unsearchable == before).all():
-                decision.lookups = self.search.lookups
+            if (self._search.unsearchable == before).all():
                 return decision
 
     # -- the limit of the slice
 
     def _farthest(self) -> Lookup:
         """Return the largest allowed time, and mark splits that cannot be searched."""
-        search, limits = self.search, self._limits
+        search, limits = self._search, self._limits
         farthest = search.look_up(self._guard_us if self._cap_us is None else min(self._cap_us, self._guard_us))
         if self._guard_us < LATEST_US and farthest.there.any():
             guard = search.look_up(self._guard_us)
@@ -89,7 +84,7 @@ class _TimeSlice:
         return farthest
 
     def _within_max_slice(self, farthest: Lookup, max_slice_us: int) -> Lookup:
-        search = self.search
+        search = self._search
         if self._previous_us is not None:
             if self._previous_us + max_slice_us >= farthest.time_us:
                 return farthest
@@ -104,7 +99,7 @@ class _TimeSlice:
 
     def _slice(self, farthest: Lookup) -> tuple[Decision, Booleans]:
         """Return a decision, and the splits that turned out not to be searchable in it."""
-        table, search = self._table, self.search
+        table, search = self._table, self._search
         shared = self._reserve()
         if shared >= table.budget:
             return self._shares_only(), self._nobody
@@ -141,7 +136,7 @@ class _TimeSlice:
 
     def _add_shares(self, stops: Integers, budget: float, time_us: int | None) -> tuple[Integers, Booleans]:
         """Give each of these splits its share, unless the split is ahead of the time."""
-        table, unsearchable = self._table, self.search.unsearchable
+        table, unsearchable = self._table, self._search.unsearchable
         waiting = self._nobody if time_us is None else unsearchable & (table.observed_us >= time_us)
         among = unsearchable & ~waiting
         nothing_else = not (stops > table.start).any()
@@ -150,7 +145,7 @@ class _TimeSlice:
 
     def _shares_only(self) -> Decision:
         """Read only the splits that are not chosen by time: no other splits have rows, or the turn is theirs."""
-        others = (~self.search.unsearchable & (self._table.rows > 0)).any()
+        others = (~self._search.unsearchable & (self._table.rows > 0)).any()
         wait_us = self._wait_us() if others else self._limits.read_before_us
         stops, waiting = self._add_shares(self._table.start, self._table.budget, wait_us)
         why = NoRowsReason.CAP if wait_us == self._limits.read_before_us else NoRowsReason.AHEAD
@@ -168,7 +163,7 @@ class _TimeSlice:
         splits. If a part is too small for a row, the two kinds take turns: a plan then has the whole budget for one
         kind.
         """
-        table, unsearchable, budget = self._table, self.search.unsearchable, self._table.budget
+        table, unsearchable, budget = self._table, self._search.unsearchable, self._table.budget
         cost = table.rows * table.cost
         everything, others = float(cost.sum()), float(cost[~unsearchable].sum())
         if others == everything or everything <= budget:

@@ -97,10 +97,12 @@ class Log(SplitPlanner[SourceSplit]):
         self.unreachable: set[str] = set()
         self.silent: set[str] = set()  # find_time gives no answer for these
         self.asked: list[int] = []
+        self.lookups = [0]  # how often a time was asked for after each question about the ends, at first after none
         self.own_seconds = 0.0
 
     def latest(self, splits: Sequence[SourceSplit]) -> dict[str, SplitEnd]:
         ends = {}
+        self.lookups.append(0)
         for split in splits:
             log = self.splits[split.split_id]
             if split.split_id not in self.unreachable:
@@ -116,6 +118,7 @@ class Log(SplitPlanner[SourceSplit]):
     def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> dict[str, int | None] | None:
         began = time.process_time()
         self.asked.append(time_us)
+        self.lookups[-1] += 1
         found = None
         if self.searchable:
             asked = [(split, self.splits[split.split_id]) for split in splits if split.split_id not in self.silent]
@@ -307,14 +310,16 @@ class Backfill:
         known = {split.split_id: self.log.splits[split.split_id].end for split in asked}
         if self.late_rows and growing:
             plan = plan_slices(_Growing(self), asked, limits, previous_time_us=self.previous_us)
+            self.lookups = self.log.lookups[-1]
         else:
             plan = plan_slices(self.log, asked, limits, previous_time_us=self.previous_us)
+            self.lookups = self.log.lookups[-1]
             if self.counts["batches"] % 8 == 0 and not self.transactions:  # the log remembers markers that hide rows
                 again = plan_slices(self.log, asked[::-1], limits, previous_time_us=self.previous_us)
                 self.check(plan == again, "the same answers gave another plan")
         self.counts["batches"] += 1
-        self.counts["lookups"] += plan.lookups
-        self.counts[f"lookups {plan.lookups}"] += 1
+        self.counts["lookups"] += self.lookups
+        self.counts[f"lookups {self.lookups}"] += 1
         Judge(self, asked, limits, plan, known).judge()
         if self.previous_us is not None and plan.time_us is not None:
             self.span_hint_us = max(0, plan.time_us - self.previous_us)
@@ -489,7 +494,7 @@ class Judge:
             world.counts["together"] += 1
         else:
             world.counts["coarse cuts"] += 1
-            self.check(self.plan.lookups >= 24, f"rows of {newest_us} in a slice up to {time_us}, with few lookups")
+            self.check(world.lookups >= 24, f"rows of {newest_us} in a slice up to {time_us}, with few lookups")
 
     def span(self) -> None:
         previous_us, longest_us, time_us = self.world.previous_us, self.limits.max_slice_us, self.plan.time_us
@@ -542,7 +547,7 @@ def backfill_of_a_day(*, splits: int, rows: int, behind_us: int = 6 * HOUR) -> D
         log.own_seconds, began = 0.0, time.process_time()
         plan = plan_slices(log, asked, limits, previous_time_us=previous_us)
         day.own_ms.append(1_000 * (time.process_time() - began - log.own_seconds))
-        day.lookups.append(plan.lookups)
+        day.lookups.append(log.lookups[-1])
         day.filled.append(plan.rows / budget)
         for name, planned in plan.slices.items():
             newest = log.splits[name].read(planned.start, planned.stop)[-1:]
