@@ -1,13 +1,18 @@
 """The context of an enumerator: its view of the coordinator and of the readers.
 
 Each enumerator has its own context. When the enumerator is replaced, its context is closed, so that late work of the
-old enumerator reaches neither the new enumerator nor a reader.
+old enumerator reaches neither the new enumerator nor a reader. Python cannot interrupt a thread, so a call of
+`call_async` that still runs then is given up: its handler gets `CallAbandoned`, and its result is dropped.
+
+Source: `org.apache.flink.runtime.source.coordinator.ExecutorNotifier`, for `call_async`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
@@ -16,9 +21,10 @@ from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import LowmarkError
 
 from .action_queue import ActionQueue, MonotonicClock
-from .notifier import ExecutorNotifier
 
+_log = logging.getLogger("lowmark")
 _SECOND_US = 1_000_000
+_CALLS_AT_ONCE = 2
 
 
 SplitT_contra = TypeVar("SplitT_contra", bound=SourceSplit, contravariant=True)
@@ -80,6 +86,14 @@ class WrongThread(LowmarkError, RuntimeError):
     _hint = "use what call_async's callable returns in its handler, or call run_in_coordinator_thread."
 
 
+class CallAbandoned(LowmarkError, RuntimeError):
+    """A call was still running when the enumerator that had asked for it was closed."""
+
+    call: str  # name of the call
+    _fact = "{call} was still running when its enumerator was closed"
+    _hint = "nothing needs to be done."
+
+
 class SourceCoordinatorContext(Generic[SplitT]):
     """The `SplitEnumeratorContext` of one enumerator.
 
@@ -97,10 +111,18 @@ class SourceCoordinatorContext(Generic[SplitT]):
         metric_group: MetricGroup,
         num_subtasks: int,
     ) -> None:
-        self._source, self._queue, self._gateway = source, queue, gateway
+        self._source, self._queue, self._clock, self._gateway = source, queue, clock, gateway
         self.metric_group, self.num_subtasks = metric_group, num_subtasks
         self.registered_readers = MappingProxyType(readers)
-        self._notifier = ExecutorNotifier(f"lowmark {source} worker", self._post, clock=clock)
+        self._workers = ActionQueue(
+            f"lowmark {source} worker",
+            clock=clock,
+            threads=_CALLS_AT_ONCE,
+            uncaught=self._lose,
+            died=partial(self._lose, "run calls"),
+        )
+        # work -> when it began, its name, its handler
+        self._running: dict[object, tuple[int, str, Callable[[None, BaseException], None]]] = {}
         self.is_processing_backlog: bool | None = None  # the enumerator's last answer
         self.assignments = 0  # number of splits given to readers
         self._closed = False
@@ -137,15 +159,32 @@ class SourceCoordinatorContext(Generic[SplitT]):
         for what, seconds in (("initial_delay", initial_delay), ("period", period)):
             if seconds is not None and (seconds < 0 or (what == "period" and not seconds)):
                 raise ValueError(f"call_async of source {self._source!r}: {what} of {seconds} seconds, expected more")
-        self._notifier.notify_ready_async(
-            callable,
-            handler,
-            initial_delay_us=0 if initial_delay is None else round(initial_delay * _SECOND_US),
-            period_us=None if period is None else max(1, round(period * _SECOND_US)),
-        )
+        name = _name_of(callable)
+        delay_us = 0 if initial_delay is None else round(initial_delay * _SECOND_US)
+        period_us = None if period is None else max(1, round(period * _SECOND_US))
+
+        def work() -> None:
+            if self._closed:
+                return
+            result, error, started_us = None, None, self._clock.now_us()
+            self._running[work] = started_us, name, handler
+            try:
+                result = callable()
+            except BaseException as failed:  # noqa: BLE001  # the handler gets the error
+                error = failed
+            self._post(f"handle the result of {name}", lambda: handle(result, error, started_us))
+
+        def handle(result: ResultT | None, error: BaseException | None, started_us: int) -> None:
+            if self._running.pop(work, None) is None:
+                return  # closed meanwhile, and abandoned
+            handler(result, error)
+            if period_us is not None:  # never two at once, and a period after the last begin
+                self._workers.post(name, work, due_us=started_us + period_us)
+
+        self._workers.post(name, work, due_us=self._clock.now_us() + delay_us if delay_us else None)
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        self._post(f"run {getattr(action, '__qualname__', repr(action)).replace('<locals>.', '')}", action)
+        self._post(f"run {_name_of(action)}", action)
 
     def set_is_processing_backlog(self, *, is_processing_backlog: bool) -> None:
         self._check_thread("set_is_processing_backlog")
@@ -157,13 +196,27 @@ class SourceCoordinatorContext(Generic[SplitT]):
     # -- for the coordinator
 
     def close(self) -> None:
-        """Drop all later work. Raises nothing."""
+        """Drop all later work, and give up running calls. Runs on the coordinator's thread; raises nothing."""
         self._closed = True
-        self._notifier.close()
+        self._workers.close()
+        abandoned, self._running = self._running, {}
+        for _, name, handler in abandoned.values():
+            try:
+                handler(None, CallAbandoned(name))
+            except BaseException:  # noqa: BLE001  # after the close no error may spread
+                _log.debug("the handler of %s failed after its enumerator was closed", name, exc_info=True)
 
     def oldest_call(self) -> tuple[int, str] | None:
-        """See `ExecutorNotifier.oldest_call`."""
-        return self._notifier.oldest_call()
+        """Return when the oldest running call began, and its name; None: no call runs."""
+        return min(((began_us, name) for began_us, name, _ in list(self._running.values())), default=None)
+
+    def _lose(self, action: str, error: BaseException) -> None:
+        """Fail on the coordinator's thread, which restores the enumerator, because a call ended without a result."""
+
+        def fail() -> None:
+            raise error
+
+        self._post(action, fail)
 
     def _post(self, action: str, work: Callable[[], None]) -> None:
         def unless_closed() -> None:
@@ -180,3 +233,7 @@ class SourceCoordinatorContext(Generic[SplitT]):
     def _check_thread(self, call: str) -> None:
         if not self._queue.on_thread and not self._closed:
             raise WrongThread(self._source, call)
+
+
+def _name_of(call: Callable[[], object]) -> str:
+    return str(getattr(call, "__qualname__", repr(call))).replace("<locals>.", "")

@@ -190,7 +190,7 @@ def the_backlog_flag_reaches_everybody(case: Case) -> None:
 
 def a_result_is_handled_on_the_main_thread(case: Case) -> None:
     calls = Calls(ManualClock())
-    calls.notifier.notify_ready_async(lambda: 1234, calls.handle)
+    calls.context.call_async(lambda: 1234, calls.handle)
     calls.await_handled()
     calls.close()
 
@@ -199,7 +199,7 @@ def a_result_is_handled_on_the_main_thread(case: Case) -> None:
 
 def an_error_is_handled_on_the_main_thread(case: Case) -> None:
     calls, error = Calls(ManualClock()), OSError("expected")
-    calls.notifier.notify_ready_async(_raising(error), calls.handle)
+    calls.context.call_async(_raising(error), calls.handle)
     calls.await_handled()
     calls.close()
 
@@ -214,7 +214,7 @@ def an_error_of_the_handler_is_uncaught(case: Case) -> None:
         handled.set()
         raise error
 
-    calls.notifier.notify_ready_async(call, handler)
+    calls.context.call_async(call, handler)
     assert handled.wait(DEADLINE_SECONDS)
     done_on(calls.queue)
     calls.close()

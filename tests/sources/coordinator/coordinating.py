@@ -18,9 +18,9 @@ from lowmark.sources import (
     SplitEnumeratorContext,
     SplitsAssignment,
 )
-from lowmark.sources.coordinator import SourceCoordinator
+from lowmark.sources.coordinator import SourceCoordinator, SourceCoordinatorContext
 from lowmark.sources.coordinator.action_queue import ActionQueue, MonotonicClock
-from lowmark.sources.coordinator.notifier import ExecutorNotifier
+from lowmark.sources.metric_group import MetricGroup
 
 DEADLINE_SECONDS = 20.0  # every wait here takes less than a tenth of a second, unless it is endless
 
@@ -268,13 +268,19 @@ def done_on(queue: ActionQueue) -> None:
     assert passed.wait(DEADLINE_SECONDS)
 
 
+def context_on(queue: ActionQueue, clock: MonotonicClock) -> SourceCoordinatorContext[SourceSplit]:
+    return SourceCoordinatorContext(
+        "orders", queue=queue, clock=clock, gateway=Gateway(), readers={}, metric_group=MetricGroup(), num_subtasks=1
+    )
+
+
 class Calls:
-    """A notifier with a queue in place of its coordinator's thread."""
+    """A context with a queue in place of its coordinator's thread."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.uncaught: list[tuple[str, BaseException]] = []
         self.queue = queue_by(clock, uncaught=lambda action, error: self.uncaught.append((action, error)))
-        self.notifier = ExecutorNotifier("workers", self.queue.post, clock=clock)
+        self.context = context_on(self.queue, clock)
         self.handled: list[tuple[object, BaseException | None]] = []
         self.arrived = threading.Semaphore(0)
 
@@ -288,6 +294,6 @@ class Calls:
         done_on(self.queue)
 
     def close(self) -> None:
-        self.queue.post("close", self.notifier.close)
+        self.queue.post("close", self.context.close)
         done_on(self.queue)
         self.queue.close()

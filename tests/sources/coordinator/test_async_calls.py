@@ -7,9 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
-from lowmark.sources.coordinator.notifier import CallAbandoned, ExecutorNotifier
+from lowmark.sources.coordinator.action_queue import ActionQueue
+from lowmark.sources.coordinator.context import CallAbandoned
 
-from tests.sources.coordinator.coordinating import DEADLINE_SECONDS, Calls, ManualClock, done_on, queue_by
+from tests.sources.coordinator.coordinating import DEADLINE_SECONDS, Calls, ManualClock, context_on, done_on, queue_by
 
 
 def test_the_result_and_the_error_of_a_call_reach_the_handler_on_the_coordinators_thread() -> None:
@@ -18,9 +19,9 @@ def test_the_result_and_the_error_of_a_call_reach_the_handler_on_the_coordinator
     def fail() -> int:
         raise broken
 
-    calls.notifier.notify_ready_async(lambda: 0, calls.handle)
+    calls.context.call_async(lambda: 0, calls.handle)
     calls.await_handled()
-    calls.notifier.notify_ready_async(fail, calls.handle)
+    calls.context.call_async(fail, calls.handle)
     calls.await_handled()
     calls.close()
 
@@ -38,7 +39,7 @@ def test_what_a_handler_raises_is_uncaught_under_the_name_of_the_call() -> None:
         calls.queue.post("pass", passed.set)
         raise broken
 
-    calls.notifier.notify_ready_async(discover, handler)
+    calls.context.call_async(discover, handler)
     assert passed.wait(DEADLINE_SECONDS)
     calls.close()
 
@@ -51,9 +52,7 @@ def test_what_a_handler_raises_is_uncaught_under_the_name_of_the_call() -> None:
 def test_a_periodic_call_begins_after_its_delay_and_then_each_period_and_never_twice_at_once() -> None:
     clock = ManualClock()
     calls, begun = Calls(clock), list[int]()
-    calls.notifier.notify_ready_async(
-        lambda: begun.append(clock.now_us()), calls.handle, initial_delay_us=3, period_us=10
-    )
+    calls.context.call_async(lambda: begun.append(clock.now_us()), calls.handle, initial_delay=3e-6, period=10e-6)
     clock.await_waiter(3)
     clock.advance(us=2)
     assert begun == []
@@ -81,7 +80,7 @@ def test_a_periodic_call_waits_for_its_handler() -> None:
         assert hold.wait(DEADLINE_SECONDS)
         calls.handle(result, error)
 
-    calls.notifier.notify_ready_async(lambda: begun.append(clock.now_us()), slow, period_us=10)
+    calls.context.call_async(lambda: begun.append(clock.now_us()), slow, period=10e-6)
     assert entered.wait(DEADLINE_SECONDS)
     clock.advance(us=100)
     assert begun == [0]
@@ -105,9 +104,9 @@ def test_a_call_that_runs_when_its_enumerator_is_closed_is_given_up_and_fails_no
         calls.handle(result, error)
         raise ValueError("nobody hears this")
 
-    calls.notifier.notify_ready_async(poll, handler)
+    calls.context.call_async(poll, handler)
     assert entered.wait(DEADLINE_SECONDS)
-    calls.queue.post("close", calls.notifier.close)
+    calls.queue.post("close", calls.context.close)
     calls.await_handled()
     hold.set()
     done_on(calls.queue)
@@ -122,7 +121,7 @@ def test_a_call_that_runs_when_its_enumerator_is_closed_is_given_up_and_fails_no
 
 def test_a_future_can_be_awaited_across_the_threads() -> None:
     calls, done = Calls(ManualClock()), Future[int]()
-    calls.notifier.notify_ready_async(lambda: 42, lambda result, error: done.set_result(result or 0))
+    calls.context.call_async(lambda: 42, lambda result, error: done.set_result(result or 0))
 
     assert done.result(DEADLINE_SECONDS) == 42
     calls.close()
@@ -140,20 +139,21 @@ def test_a_call_that_is_lost_fails_on_the_coordinators_thread(where: str, monkey
     queue = queue_by(clock, uncaught=take)
     broken = OSError("no thread")
 
-    def post(action: str, work: Callable[[], None]) -> None:
+    def post(action: str, work: Callable[[], object], *, due_us: int | None = None) -> None:
         if action.startswith("handle the result") and where == "a call":
             raise broken
-        queue.post(action, work)
+        ActionQueue.post(queue, action, work, due_us=due_us)
 
     def fail() -> None:
         raise broken
 
-    notifier = ExecutorNotifier("workers", post, clock=clock)
+    monkeypatch.setattr(queue, "post", post)
+    context = context_on(queue, clock)
     if where == "the threads":
-        monkeypatch.setattr(notifier._workers, "_next", fail)
-    notifier.notify_ready_async(lambda: 42, lambda *_: None, period_us=10)
+        monkeypatch.setattr(context._workers, "_next", fail)
+    context.call_async(lambda: 42, lambda *_: None, period=10e-6)
 
     assert heard.wait(DEADLINE_SECONDS)
     assert uncaught == [broken]
-    notifier.close()
+    context.close()
     queue.close()
