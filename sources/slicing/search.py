@@ -61,7 +61,6 @@ class TimeSearch:
     def __init__(self, table: SliceTable, *, now_us: int) -> None:
         self._table, self._now_us = table, now_us
         self._ids = [split.split_id for split in table.splits]
-        self._lookups = 0
         self.unsearchable: Booleans = np.zeros(len(self._ids), np.bool_)
         nobody = np.zeros(len(self._ids), np.bool_)
         self._known = {
@@ -74,7 +73,6 @@ class TimeSearch:
         if time_us in self._known:
             return self._known[time_us]
         table = self._table
-        self._lookups += 1
         answers = table.planner.find_time(table.splits, time_us)
         if answers is None:
             raise NotSearchable
@@ -128,8 +126,9 @@ class TimeSearch:
             gap_us = high.time_us - low.time_us
             # With nearly no rows so far, giving up would mean tiny slices, or shares that let splits drift apart. This
             # happens in the first search of a dense old log, and only once.
-            little = self.total(low) <= budget / 4 and self._lookups < MOST_LOOKUPS
-            if self.total(low) >= enough or gap_us <= within_us or (self._lookups >= LOOKUPS and not little):
+            lookups = len(self._known) - 2  # the planner was not asked for the first two
+            little = self.total(low) <= budget / 4 and lookups < MOST_LOOKUPS
+            if self.total(low) >= enough or gap_us <= within_us or (lookups >= LOOKUPS and not little):
                 return low, high
             behind = self._known_after(high)
             before_width, width = width, self._age(high.time_us) - self._age(low.time_us)
