@@ -92,8 +92,9 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
     def close(self) -> None:
         if self._child_context is not None:
             self._child_context.closed = True
-        if self._child is not None:
-            self._child.close()
+        child, self._child = self._child, None  # closed once, also if the next source's cannot be made
+        if child is not None:
+            child.close()
 
     # -- calls of the present source
 
@@ -140,13 +141,10 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
             self._switch()
 
     def _switch(self) -> None:
-        previous, previous_context, following = self._running, self._child_context, self._index + 1
+        following = self._index + 1
         before = self.snapshot_state(self._snapshot_id) if self._sources.is_deferred(following) else None
-        source = self._sources.switch_to(following, previous)
-        if previous_context is not None:
-            previous_context.closed = True
-        self._child = None  # closed once, also if the next enumerator cannot be made
-        previous.close()
+        source = self._sources.switch_to(following, self._running)
+        self.close()
         self._index = following
         self._complete.clear()
         self._begin(source, None)
