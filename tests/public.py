@@ -88,7 +88,8 @@ def arguments() -> Iterator[str]:
             yield f"{path}({_arguments(found)})"
         if path not in _WITH_METHODS:
             continue
-        own = {each for kind in found.__mro__ if kind.__module__ == found.__module__ for each in vars(kind)}
+        room = found.__module__.rpartition(".")[0]
+        own = {each for kind in found.__mro__ if kind.__module__.startswith(f"{room}.") for each in vars(kind)}
         for member in sorted(each for each in own if not each.startswith("_")):
             called = getattr(found, member)  # a class method as its caller has it
             if inspect.isfunction(called) or inspect.ismethod(called):

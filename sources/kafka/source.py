@@ -19,8 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
+from lowmark.sources.kit.discovered_source import DiscoveredSource
 from lowmark.sources.kit.options import check_just_one, checked_pattern, goes_on, listed, one_of, seconds_of
-from lowmark.sources.kit.simple import DiscoveredSource
 from lowmark.watermark.errors import shown
 
 from .columns import DEFAULT_COLUMNS, KafkaColumns

@@ -20,9 +20,9 @@ from typing import Any
 
 import pyarrow as pa
 from lowmark.sources.api import Fetching, SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
+from lowmark.sources.kit.discovered_source import DiscoveredSource
 from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.kit.options import check_count, goes_on, seconds_of
-from lowmark.sources.kit.simple import DiscoveredSource
 from lowmark.sources.kit.streams import Streams
 from lowmark.watermark.errors import shown
 

@@ -12,14 +12,11 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Generic, TypeAlias
+from typing import Generic, TypeAlias
 
 import pyarrow as pa
 from lowmark.sources.api import (
-    Boundedness,
     Fetched,
-    Source,
-    SourceSplit,
     SplitChange,
     SplitEnd,
     SplitEnumerator,
@@ -29,48 +26,19 @@ from lowmark.sources.api import (
     SplitRows,
     SplitsAddition,
     SplitT,
-    StateT,
-    VersionedSerializer,
 )
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.reading.checked_reader import BrokenSplitReader
-from lowmark.sources.serializer import DataclassSerializer
 from lowmark.watermark import InvalidDuration, duration_us
 from lowmark.watermark.errors import shown
 
-from .discovery import DiscoveredSplits, DiscoveringEnumerator, PackedSerializer
+from .discovered_source import DiscoveredSource
+from .discovery import DiscoveredSplits, DiscoveringEnumerator
 
 Rows: TypeAlias = "pa.RecordBatch | tuple[pa.RecordBatch | pa.Table, int]"
 """Rows, if a position is a row; otherwise (rows, the position after the rows). A table is one step, in batches."""
 
 _BATCH_ROWS = 65_536
-
-
-class DiscoveredSource(Source[SplitT, StateT], Generic[SplitT, StateT]):
-    """A source whose enumerator is, or has, a `DiscoveringEnumerator`; `_state_type` is the type of its state."""
-
-    split_type: type[SourceSplit] = SourceSplit
-    bounded: bool = False
-
-    @property
-    def _state_type(self) -> Any:
-        return DiscoveredSplits[self.split_type]  # type: ignore[name-defined]
-
-    @property
-    def boundedness(self) -> Boundedness:
-        return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
-
-    @property
-    def split_serializer(self) -> VersionedSerializer[SplitT]:
-        # The class attribute cannot be of the class's parameter.
-        return DataclassSerializer(self.split_type)  # type: ignore[arg-type]
-
-    @property
-    def enumerator_state_serializer(self) -> VersionedSerializer[StateT]:
-        return PackedSerializer(self._state_type)
-
-    def create_enumerator(self, context: SplitEnumeratorContext[SplitT]) -> SplitEnumerator[SplitT, StateT]:
-        return self.restore_enumerator(context, self._state_type())
 
 
 class SimpleSource(DiscoveredSource[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
