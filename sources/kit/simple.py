@@ -52,6 +52,7 @@ class SimpleSource(DiscoveredSource[SplitT, DiscoveredSplits[SplitT]], Generic[S
         bounded: whether it ends: splits are discovered once, and each split has a `finished` end.
         discover_every: how often to look for new splits, a duration; None: once.
 
+    >>> from lowmark.sources import SourceSplit
     >>> class Numbers(SimpleSource[SourceSplit]):
     ...     schema = pa.schema([("number", pa.int64())])
     ...     def discover(self):
