@@ -58,10 +58,12 @@ def stream_table(stream: dict[str, Any], now_us: int) -> Table:
         ("rows", _rows(seen)),
     ]
     for what, value in lines:
-        facts.add_row(what, value)
+        if value:  # a stream before its first batch has few
+            facts.add_row(what, value)
     whole = Table.grid()
     whole.add_row(facts)
-    whole.add_row(_split_table(seen, now_us))
+    if seen.splits:
+        whole.add_row(_split_table(seen, now_us))
     return whole
 
 

@@ -183,6 +183,14 @@ def test_a_stream_shows_the_names_of_its_query_and_its_holder_whole(width: int) 
     assert bare(f"payments\\x1b[2J, query {run.query}") in bare(out)
 
 
+def test_a_stream_before_its_first_batch_shows_no_empty_row_and_no_table() -> None:
+    [stream] = reply([FakeRun("t1")], StatusRequest(limit=None)).streams
+    lines = printed(stream_table(stream, now_us=2_000_000), 200).splitlines()
+    assert any(re.fullmatch(r" *splits +none yet *", line) for line in lines)
+    facts = [re.split(r" {2,}", line.strip(), maxsplit=1) for line in lines[1:]]
+    assert all(len(fact) == 2 and all(fact) for fact in facts), lines
+
+
 def test_the_name_of_a_stream_is_bold_in_a_terminal() -> None:
     run = FakeRun("t1")
     run.report({"a": 1})
