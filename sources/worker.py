@@ -138,4 +138,4 @@ def described(error: BaseException) -> str:
     >>> described(ValueError("no number"))
     'ValueError: no number'
     """
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

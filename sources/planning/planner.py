@@ -16,9 +16,10 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import Any, Generic
 
 from lowmark.sources.api import Source, SourceEvent, SplitT
@@ -57,6 +58,23 @@ class PlanningFailed(LowmarkError, RuntimeError):
     _fact = "source {source!r}: cannot plan batch {batch}: {cause}"
     _hint = "remove the cause and start the query again; it goes on from its checkpoint."
     _cause_knows_best = True
+
+
+@dataclass(frozen=True)
+class _NamingBatch:
+    """Raises an error of the source as one that names source and batch.
+
+    It is no generator, because contextlib would raise a StopIteration in place of the RuntimeError that it caused.
+    """
+
+    source: str
+    batch: int
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, cause: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(cause, Exception):
+            raise PlanningFailed(self.source, self.batch, described(cause)) from cause
 
 
 @dataclass
@@ -184,7 +202,7 @@ class BatchPlanner(Generic[SplitT]):
         if enumeration.coordinator.failure is not None:
             raise enumeration.coordinator.failure
         first = nullcontext() if start.checkpoint else self._telling.planning_first(len(candidates))
-        with self._naming_batch(start.checkpoint + 1), first:
+        with _NamingBatch(self._name, start.checkpoint + 1), first:
             plan = present.extent.plan(
                 splits,
                 guidance,
@@ -255,18 +273,10 @@ class BatchPlanner(Generic[SplitT]):
         with closed_on_error(enumeration.close):
             enumeration.start(self._telling, ends=self._available_now)
             splits = [placed.split for placed in live.values()]
-            with self._naming_batch(start.checkpoint + 1):
+            with _NamingBatch(self._name, start.checkpoint + 1):
                 extent = Extent(self._source, self._name, self._options, splits, state.time_us)
         self._present = _Present(start, live, enumeration, extent)
         return self._present
-
-    @contextmanager
-    def _naming_batch(self, checkpoint: int) -> Iterator[None]:
-        """Raise an error of the source as one that names source and batch."""
-        try:
-            yield
-        except Exception as cause:
-            raise PlanningFailed(self._name, checkpoint, described(cause)) from cause
 
     def _moves(
         self, present: _Present[SplitT], plan: SlicePlan, candidates: Mapping[str, Placed[SplitT]], guidance: Guidance
@@ -285,7 +295,7 @@ class BatchPlanner(Generic[SplitT]):
     def _write(
         self, present: _Present[SplitT], checkpoint: int, candidates: Mapping[str, Placed[SplitT]], plan: SlicePlan
     ) -> BatchOffset:
-        with self._naming_batch(checkpoint):
+        with _NamingBatch(self._name, checkpoint):
             names = sorted(candidates.keys() & plan.slices.keys())
             pairs = present.extent.planner.cut([(candidates[name].split, plan.slices[name].stop) for name in names])
             cuts = dict(zip(names, pairs, strict=True))
@@ -311,7 +321,7 @@ class BatchPlanner(Generic[SplitT]):
             if not cut.finished:
                 live[split_id] = replace(placed, split=cuts[split_id][1])
         state = BatchState(snapshot, tuple(live.values()), tuple(slices), plan.time_us)
-        with self._naming_batch(checkpoint):
+        with _NamingBatch(self._name, checkpoint):
             serializer = self._source.split_serializer
             for name in candidates.keys() - present.live.keys():
                 check_readable(candidates[name].split, serializer)
