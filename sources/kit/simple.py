@@ -147,7 +147,10 @@ class SimplePlanner(SplitPlanner[SplitT], Generic[SplitT]):
         given: object = ends  # connectors may ignore the types
         if not isinstance(given, Mapping):
             raise TypeError(f"{method} returned {shown(given)}, expected a mapping from the ids of splits to SplitEnds")
+        name: object
         for name, end in given.items():
+            if not isinstance(name, str):
+                raise TypeError(f"{method} returned an end for {shown(name)}, expected the id of a split, a text")
             if not isinstance(end, SplitEnd):
                 wanted = "expected a SplitEnd. Hint: leave out a split that cannot be read at present"
                 raise TypeError(f"{method} returned {shown(end)} for split {name!r}, {wanted}")

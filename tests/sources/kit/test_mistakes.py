@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import pytest
+from lowmark.sources import SourceSplit, SplitEnd
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner, PlanningFailed
 
@@ -24,4 +27,20 @@ def test_an_answer_without_a_row_that_next_asks_for_is_told_with_source_and_batc
     source = Numbered()
     monkeypatch.setattr(source, method, lambda *_: next(iter([])))
     with pytest.raises(PlanningFailed, match=r"'rows': cannot plan batch 1: StopIteration\. Hint: remove the cause"):
+        plan_first(source)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (lambda split: split, r"Numbered\.latest returned an end for SourceSplit\(split_id='a'.*expected the id of a"),
+        (lambda split: 7, r"Numbered\.latest returned an end for 7, expected the id of a split, a text"),
+    ],
+)
+def test_ends_under_keys_that_are_no_ids_are_refused_because_no_row_would_ever_be_read(
+    key: Callable[[SourceSplit], Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Numbered()
+    monkeypatch.setattr(source, "latest", lambda splits: {key(split): SplitEnd(position=5) for split in splits})
+    with pytest.raises(PlanningFailed, match=said):
         plan_first(source)
