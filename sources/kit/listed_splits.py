@@ -24,6 +24,8 @@ def fault_of(found: object) -> str | None:
                 "below 2**63 as start and stop, and a tuple of such texts as parents. Hint: str() and int() make "
                 "Python's own values of numpy's, and a tuple of one id is (\"a\",)."
             )
+        if given.stop is not None and given.start > given.stop:
+            return f"split {given.split_id!r} starts at {given.start}, after its stop, {given.stop}"
     counted = Counter(split.split_id for split in found)
     twice = min((name for name, count in counted.items() if count > 1), default=None)
     if twice is not None:

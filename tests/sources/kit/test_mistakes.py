@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from lowmark.sources import SourceSplit, SplitEnd
+from lowmark.sources.kit.listed_splits import fault_of
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner, PlanningFailed
 
@@ -44,3 +45,8 @@ def test_ends_under_keys_that_are_no_ids_are_refused_because_no_row_would_ever_b
     monkeypatch.setattr(source, "latest", lambda splits: {key(split): SplitEnd(position=5) for split in splits})
     with pytest.raises(PlanningFailed, match=said):
         plan_first(source)
+
+
+def test_a_split_that_starts_after_its_stop_is_told_by_discover_and_not_by_latest() -> None:
+    assert fault_of([SourceSplit(split_id="a", start=5, stop=5)]) is None
+    assert fault_of([SourceSplit(split_id="a", start=5, stop=3)]) == "split 'a' starts at 5, after its stop, 3"
