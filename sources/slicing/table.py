@@ -33,7 +33,7 @@ class InvalidPosition(LowmarkError, ValueError):
     action: str  # the question
     got: float | str | None  # the position, or what was answered in its place
     expected: str  # the accepted positions
-    _fact = "split {split!r}: {action} answered position {got}, expected {expected}; nothing was planned"
+    _fact = "split {split!r}: {action} answered position {got!r}, expected {expected}; nothing was planned"
     _hint = (
         "positions of a split never go back. If what it reads was deleted and made anew, give it a new split id; else "
         "repair the planner."

@@ -50,3 +50,10 @@ def test_ends_under_keys_that_are_no_ids_are_refused_because_no_row_would_ever_b
 def test_a_split_that_starts_after_its_stop_is_told_by_discover_and_not_by_latest() -> None:
     assert fault_of([SourceSplit(split_id="a", start=5, stop=5)]) is None
     assert fault_of([SourceSplit(split_id="a", start=5, stop=3)]) == "split 'a' starts at 5, after its stop, 3"
+
+
+def test_a_position_of_another_type_is_shown_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Numbered()
+    monkeypatch.setattr(source, "latest", lambda splits: {"a": SplitEnd(position="5")})  # type: ignore[arg-type]
+    with pytest.raises(PlanningFailed, match=r"latest\(\) answered position '5', expected its start, 0, or more"):
+        plan_first(source)

@@ -726,7 +726,7 @@ class Answering(Log):
         ({"end": 6.5}, {}, "latest() answered position 6.5, expected its start, 5, or more, and less than 2**63"),
         ({"after": 5.5}, {"by_time": False}, "after_rows(10) answered position 5.5, expected 6 to 100"),
         ({"found": 7.5}, {}, f"{SEARCHED} answered position 7.5, expected 0 or more, less than 2**63, or None"),
-        ({"found": "7"}, {}, f"{SEARCHED} answered position 7, expected 0 or more, less than 2**63, or None"),
+        ({"found": "7"}, {}, f"{SEARCHED} answered position '7', expected 0 or more, less than 2**63, or None"),
         ({"after": 101}, {"by_time": False}, "after_rows(10) answered position 101, expected 6 to 100"),
         ({"found": -1}, {}, f"{SEARCHED} answered position -1, expected 0 or more, less than 2**63, or None"),
         ({"found": 2**64}, {}, f"{SEARCHED} answered position {2**64}, expected 0 or more, less than 2**63, or None"),
