@@ -80,7 +80,7 @@ class SegmentWalk:
             try:
                 self._look(client, stream)
             except PravegaStreamMissing:
-                if self._streams.pattern is None:
+                if self._streams.pattern is None or client.exists(stream):
                     raise
         self._late = True
         return list(self._found)
@@ -115,6 +115,9 @@ class SegmentWalk:
                         # A segment that was asked before it was sealed has to be asked again.
                         again |= dict.fromkeys(each for each in (successor, *predecessors) if each in known)
             asked = [segment for segment in again if (stream, segment) not in self._carried_on | carried_on]
+        if not is_open <= known:  # an open segment carries no known one on, so its events would never be read
+            when = "it was deleted and made anew"
+            raise PravegaStreamMissing(client.settings.scope, stream, client.settings.place, when)
         self._known[stream] = known
         self._carried_on |= carried_on
         return found

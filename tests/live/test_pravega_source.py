@@ -317,6 +317,27 @@ def test_a_stream_that_is_deleted_or_not_there_is_named(pravega: Pravega) -> Non
         Reading(pravega.source("no-such-stream"))
 
 
+@pytest.mark.parametrize("by", ["name", "pattern"])
+def test_a_stream_that_is_made_anew_after_it_was_read_to_its_end_is_named_because_it_would_not_be_read(
+    pravega: Pravega, by: str
+) -> None:
+    stream = pravega.create_stream(1)
+    source = pravega.source(stream) if by == "name" else pravega.source(stream_pattern=f"{stream}.*")
+    pravega.write_json(stream, rows(0, 10))
+    query = Reading(source)
+    pravega.seal_stream(stream)
+    assert query.events() == as_events(rows(0, 10))
+    query.plan()
+    assert query.finished == {f"{stream}/0.#epoch.0"}
+    pravega.delete_stream(stream)
+    if by == "pattern":
+        assert query.discover() == [], "nothing is lost yet"
+    pravega.create_stream(1, stream)
+    pravega.write_json(stream, rows(10, 20))
+    with pytest.raises(Exception, match=f"{stream} is not there .it was deleted and made anew"):
+        Reading(source, query)
+
+
 def test_only_committed_transactions_are_read(pravega: Pravega) -> None:
     import jpype
 
