@@ -23,7 +23,7 @@ class JavaError(Enum):
 
     DENIED = ("UNAUTHENTICATED", "PERMISSION_DENIED", "AuthenticationException", "TokenException")
     # Without a text of its own, an InvalidStreamException wraps any error of the controller, also that it is away.
-    MISSING = ("NoSuchSegmentException", "InvalidStreamException: Stream ", "NOT_FOUND")
+    MISSING = ("NoSuchSegmentException", "InvalidStreamException: Stream ", "NoSuchScopeException", "NOT_FOUND")
     TRUNCATED = ("SegmentTruncatedException",)
     AT_END = ("EndOfSegmentException",)
     FOR_GOOD = ("IllegalArgumentException", "SSLHandshakeException", "CertificateException")

@@ -315,6 +315,8 @@ def test_a_stream_that_is_deleted_or_not_there_is_named(pravega: Pravega) -> Non
         query.batch()
     with pytest.raises(Exception, match="no-such-stream"):
         Reading(pravega.source("no-such-stream"))
+    with pytest.raises(Exception, match=r"scope no-such-scope is not there \(list its streams\)"):
+        Reading(pravega.source(stream_pattern=".*", scope="no-such-scope", give_up_after="2 seconds"))
 
 
 @pytest.mark.parametrize("by", ["name", "pattern"])
