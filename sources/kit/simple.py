@@ -163,7 +163,12 @@ class SimplePlanner(SplitPlanner[SplitT], Generic[SplitT]):
         return self._source.rows_before(split, position)
 
     def find_time(self, splits: Sequence[SplitT], time_us: int) -> Mapping[str, int | None] | None:
-        return self._source.find_time(splits, time_us)
+        found = self._source.find_time(splits, time_us)
+        given: object = found  # connectors may ignore the types
+        if given is not None and not isinstance(given, Mapping):
+            method, wanted = f"{type(self._source).__name__}.find_time", "a mapping from the ids of splits to positions"
+            raise TypeError(f"{method} returned {shown(given)}, expected {wanted}, or None")
+        return found
 
     def claim_us(self, split: SplitT, position: int, time_us: int) -> int:
         return self._source.claim_us(split, position, time_us)

@@ -57,3 +57,12 @@ def test_a_position_of_another_type_is_shown_as_what_it_is(monkeypatch: pytest.M
     monkeypatch.setattr(source, "latest", lambda splits: {"a": SplitEnd(position="5")})  # type: ignore[arg-type]
     with pytest.raises(PlanningFailed, match=r"latest\(\) answered position '5', expected its start, 0, or more"):
         plan_first(source)
+
+
+def test_a_found_position_without_its_split_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Numbered()
+    monkeypatch.setattr(source, "find_time", lambda splits, time_us: 7)
+    with pytest.raises(
+        PlanningFailed, match=r"Numbered\.find_time returned 7, expected a mapping from the ids of splits"
+    ):
+        plan_first(source)
