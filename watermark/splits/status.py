@@ -386,9 +386,12 @@ def explain(status: StreamStatus) -> str:
     if known > len(shown):
         lines.append(f"    and {known - len(shown):,} more")
     if status.passed_over:
-        lines.append(f"  passed over by with_percentile(): {', '.join(status.passed_over[:_SPLITS_SHOWN])}")
-    lines += [f"  left out: {name}, {why}" for name, why in status.left_out[:_SPLITS_SHOWN]]
-    if (more := len(status.left_out) - _SPLITS_SHOWN) > 0:
+        names = status.passed_over[:_SPLITS_SHOWN]
+        first = f", the first {_SPLITS_SHOWN}" if len(names) == _SPLITS_SHOWN else ""
+        lines.append(f"  passed over by with_percentile(){first}: {', '.join(names)}")
+    left_out = status.left_out[:_SPLITS_SHOWN]
+    lines += [f"  left out: {name}, {why}" for name, why in left_out]
+    if (more := status.states[SplitState.IDLE.value] - len(left_out)) > 0:
         lines.append(f"  left out: {more:,} more")
     named = ((what.removesuffix("s").replace("_", " "), number) for what, number in asdict(status.counts).items())
     counts = ", ".join(counted(number, what) for what, number in named if number)

@@ -480,6 +480,27 @@ and without `detail=True` not how many rows it had"""
     )
 
 
+@pytest.mark.parametrize("limit", [None, 50, 10])
+def test_explain_says_how_many_splits_are_left_out_however_few_its_service_named(limit: int | None) -> None:
+    history = History(PLAIN.with_idleness("1 minute"))
+    history.on(0, batch(0, 0, {f"s{n}": START_US for n in range(100)}))
+    for second in (30, 60, 90):
+        history.on(second, batch(second, second, {"s0": START_US + second}))
+    said = explain(history.status(91, limit))
+
+    assert said.count("  left out: s") == 10
+    assert "  left out: 89 more" in said
+
+
+def test_explain_names_the_first_splits_that_a_percentile_passes_as_the_first() -> None:
+    history = History(PLAIN.with_percentile(50))
+    history.on(0, batch(0, 0, {f"s{n:02}": 10 + n for n in range(40)}))
+
+    for limit in (None, 10):
+        said = explain(history.status(1, limit))
+        assert "  passed over by with_percentile(), the first 10: s00, s01, s02," in said
+
+
 def test_a_silent_stream_is_called_silent_and_its_splits_are_not_idle() -> None:
     history = History(PLAIN.with_idleness("10 seconds"))
     history.on(0, batch(0, 0, {"a": START_US, "b": START_US + 90_000}))
