@@ -12,7 +12,7 @@ from lowmark.integration.coordinator.access import Caller
 from lowmark.integration.coordinator.messages import StatusAnswer
 from lowmark.integration.errors import UnknownStream
 from lowmark.watermark import SplitState, format_time_us
-from lowmark.watermark.printable import counted, printable
+from lowmark.watermark.printable import counted, printable, some_of
 from lowmark.watermark.splits.status import need
 from lowmark.watermark.state import LEFT_OUT
 from lowmark.watermark.tasks.alignment import GroupStatus
@@ -136,12 +136,14 @@ def _options(caller: Caller) -> list[str]:
 
 
 def _group_in_words(group: GroupStatus) -> str:
-    free = [str(member.task) for member in group.members if not member.throttled][:_NAMED]
-    waiting = [member for member in group.members if member.waiting][:_NAMED]
+    free = [str(member.task) for member in group.members if not member.throttled]
+    waiting = [member for member in group.members if member.waiting]
     lines = [f"Group {group.group}: the cap is {group.cap}.", f"Why: {group.why}"]
-    lines += [f"Waiting: {member.task}: {member.why}" for member in waiting]
+    lines += [f"Waiting: {member.task}: {member.why}" for member in waiting[:_NAMED]]
+    if len(waiting) > _NAMED:
+        lines.append(f"Waiting: {len(waiting) - _NAMED:,} more")
     if free:
-        lines.append(f"Not throttled, they only take part in the minimum: {', '.join(free)}.")
+        lines.append(f"Not throttled, they only take part in the minimum: {some_of(free, _NAMED)}.")
     return "\n".join(map(printable, lines))
 
 

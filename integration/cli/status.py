@@ -135,7 +135,8 @@ def explain(
         from .show_coordinator import explanations
 
         caller = Caller(coordinator, tls_ca, token_file, tls_cert, tls_key)
-        said = explanations(ask_coordinator(caller, name, connect, SHOWN).coordinator, caller)
+        # Without a limit, because those that wait in a group are the last that need attention.
+        said = explanations(ask_coordinator(caller, name, connect, None).coordinator, caller)
         if as_json:
             print_json({"coordinator": coordinator, **said})
         else:

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -27,6 +28,8 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark import TaskId, WatermarkStrategy, to_json
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 from lowmark.watermark.splits.stream import SplitWatermarks
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap
 from typer.testing import CliRunner
 
 from tests.integration.coordinator.serving import beginning, private_folder, report, serving, token_file
@@ -608,3 +611,22 @@ def test_a_stopped_service_leaves_no_socket(spark: SparkSession) -> None:
         assert service.address in sockets.find_addresses()
     assert not path.exists()
     assert service.address not in sockets.find_addresses()
+
+
+def test_explain_tells_of_all_that_wait_in_a_group_of_many() -> None:
+    ahead = [TaskId("job", "clicks", str(n)) for n in range(15)]  # not among the 50 that need attention first
+    members = dict.fromkeys((TaskId("job", "orders", str(n)) for n in range(60)), 0) | dict.fromkeys(ahead, 10_000)
+    with (
+        private_folder() as folder,
+        serving(Door(f"unix:{folder}/coordinator.sock")) as address,
+        CoordinatorClient(Caller(address)) as client,
+    ):
+        for who, low_us in members.items():
+            client.register(beginning(who, alignment=AlignmentParams("g", 100, 50_000), throttled=low_us > 0))
+            report(client, who, low_us)
+        wait_until(lambda: client.low_us(ahead[-1]) == 10_000 and client.cap(ahead[-1]) == Cap.up_to(100), "the cap")
+        code, out, err = call("explain", "--coordinator", address)
+    assert (code, err) == (0, "")
+    assert out.count("Waiting: job/clicks/") == 10
+    assert "Waiting: 5 more" in out
+    assert re.search("Not throttled, they only take part in the minimum: (job/orders/[0-9]+,? ){10}and 50 more[.]", out)
