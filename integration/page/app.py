@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -60,7 +61,8 @@ class _Response:
 
 def application(picture: Picture) -> WSGIApplication:
     """The page as a WSGI application: `/` and its files, and `/state`, which the page asks every second."""
-    files = {f"/{file.name}": _file(file) for file in (Path(__file__).parent / "static").iterdir()}
+    static = resources.files("lowmark.integration.page") / "static"  # a driver may have lowmark from a zip file
+    files = {f"/{file.name}": _file(Path(file.name).suffix, file.read_bytes()) for file in static.iterdir()}
     files["/"] = files["/index.html"]
 
     def respond(environ: WSGIEnvironment) -> _Response:
@@ -106,8 +108,5 @@ def _state(picture: Picture, query: str, *, packed: bool) -> _Response:
     return _Response(HTTPStatus.OK, body, "application/json", headers)
 
 
-def _file(file: Path) -> _Response:
-    body = file.read_bytes()
-    return _Response(
-        HTTPStatus.OK, body, _KINDS[file.suffix], (("ETag", f'"{hashlib.sha256(body).hexdigest()[:16]}"'),)
-    )
+def _file(suffix: str, body: bytes) -> _Response:
+    return _Response(HTTPStatus.OK, body, _KINDS[suffix], (("ETag", f'"{hashlib.sha256(body).hexdigest()[:16]}"'),))

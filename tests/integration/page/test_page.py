@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import importlib.resources
 import json
 import os
 import signal
 import subprocess
+import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -561,6 +564,27 @@ def test_a_question_that_is_too_long_is_refused(port: int, query: str) -> None:
 def test_a_question_of_nobody_s_is_answered_as_the_first(port: int, query: str) -> None:
     status, _, body = get(port, f"/state?{query}")
     assert (status, json.loads(body)["whole"]) == (200, True)
+
+
+def test_a_package_in_a_zip_file_has_the_page_too(tmp_path: Path) -> None:
+    """Such as one that `spark-submit --py-files` brings."""
+    zipped = tmp_path / "lowmark.zip"
+    with zipfile.ZipFile(zipped, "w") as archive:
+        for name in ("", "watermark", "sources", "integration"):
+            folder = Path(str(importlib.resources.files("lowmark"))) / name
+            for file in folder.rglob("*") if name else [folder / "__init__.py"]:
+                if file.is_file() and file.suffix != ".pyc":
+                    archive.write(file, Path("lowmark", name, file.relative_to(folder)))
+    code = (
+        "from lowmark.integration.page.app import PageServer\n"
+        "page = PageServer(lambda *_: {})\n"
+        "print(__import__('urllib.request').request.urlopen(page.address + 'page.css').status)\n"
+        "page.stop()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(zipped)}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+
+    assert (ran.returncode, ran.stdout) == (0, "200\n"), ran.stderr
 
 
 def test_files_are_asked_again_and_not_sent_again(port: int) -> None:
