@@ -34,13 +34,18 @@ _LOGINS = "/run/user"  # where systemd makes the $XDG_RUNTIME_DIR of a user at t
 def folders() -> list[Path]:
     """The folders in which this user's sockets may lie, best first; they need not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    own = [runtime] if runtime and _is_folder(runtime) and Path(_LOGINS) not in Path(runtime).parents else []
+    logins = Path(os.path.realpath(_LOGINS))
+    own = [runtime] if runtime and _is_folder(runtime) and logins not in Path(os.path.realpath(runtime)).parents else []
     # Python's name for the temporary folder changes while a disk is full, and `status` would look elsewhere then.
     # /tmp is a candidate, too, because $TMPDIR may have a path too long for a socket.
     shared = os.environ.get("TMPDIR", ""), "/tmp"  # noqa: S108
     # The folder of logins comes late, because systemd removes it at the last logout, and a service may run on.
     bases = [*own, *shared, f"{_LOGINS}/{os.geteuid()}", _home()]
-    return list(dict.fromkeys(Path(base) / f"lowmark-{os.geteuid()}" for base in bases if Path(base).is_absolute()))
+    found: dict[str, Path] = {}  # by its real path, because one folder may have two, as /var/run and /run
+    for base in bases:
+        if Path(base).is_absolute():
+            found.setdefault(os.path.realpath(base), Path(base) / f"lowmark-{os.geteuid()}")
+    return list(found.values())
 
 
 def _home() -> str:

@@ -200,6 +200,23 @@ def test_a_service_is_found_although_the_disk_of_its_folder_is_full(
         assert f"unix:{runtime}/{os.getpid()}-0.sock" in sockets.find_addresses()
 
 
+def test_a_folder_with_two_paths_is_one_and_a_folder_of_logins_by_any_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `/var/run` is a link to `/run`."""
+    monkeypatch.undo()
+    (tmp_path / "run" / "1").mkdir(parents=True)
+    (tmp_path / "var").symlink_to("run")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "var"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "run"))
+    assert [each for each in sockets.folders() if tmp_path in each.parents] == [
+        tmp_path / "var" / f"lowmark-{os.geteuid()}"
+    ]
+    monkeypatch.setattr(sockets, "_LOGINS", str(tmp_path / "run"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "var" / "1"))
+    assert tmp_path / "var" / "1" / f"lowmark-{os.geteuid()}" not in sockets.folders()
+
+
 def test_a_service_outlives_the_login_of_its_user_and_is_found_by_cron(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
