@@ -761,21 +761,21 @@ class LowWatermarkService:
         finally:
             self._stopping = True
             atexit.unregister(self.stop)
-            self._queries.close()
-            self._end_door(queries_run=queries_run)  # before the loop, which may still answer a heartbeat
-            if self._metrics is not None:
-                self._metrics.stop()
-            if self._page is not None:
-                self._page.stop()
-            self._loop.stop()
-            self._runs.passing.stop()
-            for made in self._runs.markings.values():
-                made.stop()
-            self._desks.reports.farewells.close()
-            self._runs.streams.close()
-            self._listeners.stop()
-            if self._client is not None:
-                self._client.close()
+            with ExitStack() as parts:  # the last ends first; all end, also if Ctrl-C interrupts the end of one
+                if self._client is not None:
+                    parts.callback(self._client.close)
+                parts.callback(self._listeners.stop)
+                parts.callback(self._runs.streams.close)
+                parts.callback(self._desks.reports.farewells.close)
+                for made in self._runs.markings.values():
+                    parts.callback(made.stop)
+                parts.callback(self._runs.passing.stop)
+                parts.callback(self._loop.stop)
+                for server in (self._page, self._metrics):
+                    if server is not None:
+                        parts.callback(server.stop)
+                parts.callback(self._end_door, queries_run=queries_run)  # before the loop, which may answer a heartbeat
+                parts.callback(self._queries.close)
 
     def __enter__(self) -> Self:
         return self
@@ -811,8 +811,10 @@ class LowWatermarkService:
         return False
 
     def _close_door(self) -> None:
-        self._server.stop()
-        sockets.remove(self.address)
+        try:
+            self._server.stop()
+        finally:
+            sockets.remove(self.address)
 
     def _check_open(self, action: str) -> None:
         if self._stopping and self._loop.failed is None:

@@ -25,7 +25,7 @@ from lowmark.integration.errors import CoordinatorUnreachable, SessionUnfit, Soc
 from lowmark.integration.process import sockets
 from lowmark.integration.spark.classic import RunningQuery
 from lowmark.integration.spark.queries import Queries
-from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
+from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest, Server
 from lowmark.integration.transport.mapped import MappedMeasure
 from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import WatermarkStrategy
@@ -87,6 +87,29 @@ def test_a_driver_that_changes_its_folder_comes_back_to_its_coordinator(
         monkeypatch.chdir("/")
     with service, serving(Door(address, cert, key, token)):
         wait_until(lambda: link.connected, f"connected again, but: {link.why}")
+
+
+@pytest.mark.parametrize(("kind", "end"), [(Queries, "close"), (Server, "stop")])
+def test_ctrl_c_in_the_stop_of_a_service_leaves_no_port_and_no_thread(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, kind: type, end: str
+) -> None:
+    """A person presses it twice, or stops a cell of a notebook whose service waits for a slow disk."""
+    original = getattr(kind, end)
+
+    def interrupted(part: object) -> None:
+        original(part)
+        raise KeyboardInterrupt
+
+    port = free_ports(1)[0]
+    with no_thread_stays("lowmark"):
+        service = LowWatermarkService(spark, metrics_port=port)
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, end, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                service.stop()
+        with LowWatermarkService(spark, metrics_port=port):
+            assert service.address not in sockets.find_addresses()
+    assert not Path(service.address.removeprefix("unix:")).exists()
 
 
 def test_a_process_that_the_driver_forks_ends_and_takes_nothing_along(spark: SparkSession) -> None:
