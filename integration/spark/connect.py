@@ -14,7 +14,6 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import SessionUnfit
@@ -230,13 +229,18 @@ class ConnectSession:
         leaving = Worker("lowmark-leave", self._remove_listener)
         try:
             leaving.start()
-        except RuntimeError:  # Python 3.12 begins no thread while a process ends, and neither does Spark's client
-            with suppress(RuntimeError):
-                self._remove_listener()
+        except RuntimeError:  # Python 3.12 begins no thread while a process ends
+            self._remove_listener()
         else:
             leaving.join(END_SECONDS)
 
     def _remove_listener(self) -> None:
+        try:
+            self._end_listening()
+        except RuntimeError as ends:  # while a process ends, Spark's client has no thread that releases an answer
+            log.debug("the client ends before the server has released its answer: %s", ends)
+
+    def _end_listening(self) -> None:
         bus = self.spark.streams._sqlb
         if len(bus._listener_bus) > 1:
             bus.remove(self._listener)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from functools import partial
 from types import SimpleNamespace
@@ -129,6 +130,25 @@ def test_a_session_that_cannot_listen_leaves_no_thread(monkeypatch: pytest.Monke
         session.listen(unused, unused, unused, unused)
 
     assert session._relay._loop._worker.ended
+
+
+def test_a_client_that_ends_with_its_process_logs_no_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark's client releases the answer to a command on a thread, and Python begins no thread then."""
+    bus = SimpleNamespace(_listener_bus=[None])
+    session = ConnectSession(cast("Any", SimpleNamespace(is_stopped=False, streams=SimpleNamespace(_sqlb=bus))))
+    asked = list[str]()
+
+    def refused() -> None:
+        asked.append("the server")
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(session, "_remove_from_server", refused)
+    session._leave()
+
+    assert asked == ["the server"]
+    assert [record.message for record in caplog.records if record.levelno > logging.DEBUG] == []
 
 
 class Known(list[ConnectQuery]):
