@@ -18,6 +18,7 @@ from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.messages import Say, Taken
 from lowmark.integration.coordinator.server import CoordinatorServer, restore
 from lowmark.integration.errors import CoordinatorFailed, JournalRefused
+from lowmark.sources.worker import described
 from lowmark.watermark import CorruptSnapshot, InvalidWatermark, LowmarkError
 from lowmark.watermark.protocol import LeaseRenewed, RetrieveLowWatermark, TaskRegistered
 from lowmark.watermark.splits.coalescer import Coalescer
@@ -103,7 +104,7 @@ def test_a_state_that_may_be_half_changed_is_dropped_and_the_journals_goes_on(
         assert not scene.coordinator.failed.done()
         status = scene.coordinator.status()
         assert status.begun_again is not None
-        assert status.begun_again.why == f"{type(error).__name__}: {error}"
+        assert status.begun_again.why == described(error)
         shown = StringIO()
         show_coordinator("unix:c.sock", status, Console(file=shown), now_us=scene.now_us)
         assert "went on from its journal, because an error may have left its state half changed: 1 time" in (
@@ -139,7 +140,7 @@ def test_an_error_in_the_middle_of_a_change_is_not_told_to_the_sender_as_a_refus
             await scene.say("a", reply(who(0), "r", SECOND, 7))
         again = scene.coordinator.status().begun_again
         assert again is not None
-        assert again.why == f"{type(error).__name__}: {error}"
+        assert again.why == described(error)
 
     play(script, journal)
     journal.close()
