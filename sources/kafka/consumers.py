@@ -107,7 +107,7 @@ class ConsumerCache:
             kept.close()  # brokers were away, so this consumer may know outdated leaders
         # Consumers that replace each other share a log, because each consumer would repeat the same lines.
         log = self._logs.setdefault(_key(settings.properties({})), LibrdkafkaLog(settings.redact))
-        # A callback that a task unpickles, such as `oauth_cb`, equals no other, so each task would leave a log here.
+        # Each task unpickles a callback such as `oauth_cb` anew and would leave a log here, because no two are equal.
         for old in list(self._logs)[:-MOST_IDLE]:
             self._logs.pop(old, None)
         return KeptConsumer(settings, properties, log)

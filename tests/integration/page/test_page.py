@@ -567,7 +567,7 @@ def test_a_question_of_nobody_s_is_answered_as_the_first(port: int, query: str) 
 
 
 def test_a_package_in_a_zip_file_has_the_page_too(tmp_path: Path) -> None:
-    """Such as one that `spark-submit --py-files` brings."""
+    """`spark-submit --py-files` brings such a package."""
     zipped = tmp_path / "lowmark.zip"
     with zipfile.ZipFile(zipped, "w") as archive:
         for name in ("", "watermark", "sources", "integration"):

@@ -1,4 +1,4 @@
-"""What hearing of queries leaves behind."""
+"""The listener for queries leaves nothing behind."""
 
 from __future__ import annotations
 
