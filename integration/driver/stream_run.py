@@ -307,9 +307,9 @@ class StreamRun:
         late_rows = self._late_rows
         if measured is not None:
             if measured.late_rows is not None:
-                known = frozenset(self.watermarks.splits)  # without forgotten splits, such as files that were read
                 counted = added_up((late_rows or {}, measured.late_rows))
-                late_rows = {split: rows for split, rows in counted.items() if split in known}
+                # Without forgotten splits, such as files that were read.
+                late_rows = {split: rows for split, rows in counted.items() if self.watermarks.tells_of(split)}
             self.splits.pass_on(measured)  # the last step that may fail, because a repeated call would count twice
         self._late_rows = late_rows
         self.unmeasured_batches += unseen
