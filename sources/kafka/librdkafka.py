@@ -114,9 +114,8 @@ def parted(messages: list[Message]) -> tuple[list[Message], list[tuple[Message, 
 
     if not any(map(Message.error, messages)):  # as almost always, and without a loop over records
         return messages, []
-    failed = [(message, error) for message in messages if (error := message.error()) is not None]
-    errors = [each for each in failed if each[0].topic() is not None]
-    return [message for message in messages if message.error() is None], errors
+    good = [message for message in messages if message.error() is None]
+    return good, [(m, error) for m in messages if (error := m.error()) is not None and m.topic() is not None]
 
 
 def partition_of(message: Message) -> TopicPartitionId:
