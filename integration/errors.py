@@ -14,6 +14,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from lowmark.watermark import LowmarkError
+from lowmark.watermark.printable import some_of
 
 
 class ServiceRefused(LowmarkError, ValueError):
@@ -115,7 +116,7 @@ class UnknownStream(LowmarkError, LookupError):
 
     @property
     def _names(self) -> str:
-        return ", ".join(f'"{name}"' for name in self.known) if self.known else "none yet"
+        return some_of([f'"{name}"' for name in self.known]) if self.known else "none yet"
 
     @property
     def _next(self) -> str:

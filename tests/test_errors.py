@@ -15,6 +15,7 @@ import lowmark.integration
 import lowmark.sources
 import lowmark.watermark
 import pytest
+from lowmark.integration.errors import UnknownStream
 from lowmark.watermark import LowmarkError
 
 
@@ -105,6 +106,11 @@ class Refused(LowmarkError, OSError):
     @property
     def _twice(self) -> str:
         return f"nor {self.door.upper()}"
+
+
+def test_an_unknown_stream_among_many_names_the_nearest_and_some() -> None:
+    told = str(UnknownStream("orders-19", tuple(f"orders-{n:03}" for n in range(200))))
+    assert '"orders-019" and 180 more. Hint: did you mean "orders-' in told
 
 
 def test_a_declared_error_takes_its_fields_by_place_or_by_name() -> None:

@@ -50,8 +50,8 @@ def test_the_log_of_the_driver_says_more_as_the_hint_promises(
 
 @pytest.mark.parametrize("name", ["orders", "受注"])
 def test_a_long_error_comes_with_its_beginning_and_its_hint(name: str) -> None:
-    told = told_of(UnknownStream("clicks", tuple(f"{name} of shop {n}" for n in range(2_000))))
-    assert f'NOT_FOUND: no stream "clicks"; there is "{name} of shop 0"' in told
+    told = told_of(UnknownStream("clicks", tuple(f"{name} of shop {n}" + "!" * 2_000 for n in range(20))))
+    assert f'NOT_FOUND: no stream "clicks"; there is "{name} of shop 0!' in told
     assert "Hint: wrap or read a stream under that name, and start its query." in told
 
 
