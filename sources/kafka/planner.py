@@ -16,7 +16,7 @@ from .consumers import CONSUMERS, ConsumerCache
 from .first_rows import FirstRow, FirstRows
 from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
-from .split import COMPLETE_LEADER, LATER_DELETION, DataLoss, KafkaSplit, other_topic
+from .split import COMPLETE_LEADER, LATER_DELETION, KafkaLosses, KafkaSplit, other_topic
 from .topics import Topic
 
 PATIENCE_SECONDS = 2.0
@@ -61,7 +61,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         super().__init__(f"Kafka at {settings.place}", "partitions", now_seconds)
         self._settings, self._searchable = settings, searchable
         self._client = client if client is not None else KafkaClient(settings)
-        self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
+        self._loss = KafkaLosses(go_on=go_on, metrics=self.metrics)
         self._transactional, self._subscribes = transactional, subscribes
         self._first_rows = FirstRows(settings, consumers=consumers, now_seconds=now_seconds)
         self._short_since_seconds: dict[str, float] = {}  # split id -> since when its partition ends before its start

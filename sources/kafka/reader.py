@@ -32,7 +32,7 @@ from .errors import KafkaUnavailable
 from .librdkafka import may_pass, offset_of, parted, partition_of
 from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
-from .split import COMPLETE_LEADER, LATER_DELETION, DataLoss, KafkaSplit, other_topic
+from .split import COMPLETE_LEADER, LATER_DELETION, KafkaLosses, KafkaSplit, other_topic
 from .topics import Topic
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     ) -> None:
         self.metrics = MetricGroup()
         self._settings, self._columns, self._consumers, self._now_seconds = settings, columns, consumers, now_seconds
-        self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
+        self._loss = KafkaLosses(go_on=go_on, metrics=self.metrics)
         self._ranges: dict[TopicPartitionId, _Range] = {}
         self._over: list[_Range] = []  # finished ranges whose rows and ends are not handed out yet
         self._absent_since_seconds: dict[TopicPartitionId, float] = {}  # partitions that the last answer did not know

@@ -65,7 +65,7 @@ def other_topic(split: KafkaSplit, topic_id: str) -> str | None:
     )
 
 
-class DataLoss(KnownLosses):
+class KafkaLosses(KnownLosses):
     """The records of partitions that were deleted before they were read, counted as `lost_offsets`."""
 
     amount = "lost_offsets"

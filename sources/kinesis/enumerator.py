@@ -8,7 +8,7 @@ from typing import Any
 
 from lowmark.sources.api import SplitEnumeratorContext
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator, still_wanted
-from lowmark.sources.kit.streams import Streams
+from lowmark.sources.kit.subscription import Subscription
 from lowmark.watermark import format_time_us
 from lowmark.watermark.moment import first_ms_from
 
@@ -16,7 +16,7 @@ from .client import KinesisClient, parents_of
 from .connections import KinesisSettings
 from .errors import InvalidKinesisOption, KinesisStreamMissing
 from .positions import KinesisPosition
-from .split import TRIM_HORIZON, DataLoss, KinesisSplit, after, at_time, split_id, time_ms_of
+from .split import TRIM_HORIZON, KinesisLosses, KinesisSplit, after, at_time, split_id, time_ms_of
 
 FIRST_RECORD = KinesisPosition(TRIM_HORIZON)
 
@@ -24,7 +24,7 @@ FIRST_RECORD = KinesisPosition(TRIM_HORIZON)
 def create_enumerator(
     context: SplitEnumeratorContext[KinesisSplit],
     settings: KinesisSettings,
-    streams: Streams,
+    streams: Subscription,
     *,
     start: KinesisPosition,
     stop: KinesisPosition | None,
@@ -35,7 +35,7 @@ def create_enumerator(
 ) -> DiscoveringEnumerator[KinesisSplit]:
     """Make the enumerator. The first shards begin at `start`, later ones at their first record."""
     asks = client if client is not None else KinesisClient(settings)
-    loss = DataLoss(go_on=go_on, metrics=context.metric_group)
+    loss = KinesisLosses(go_on=go_on, metrics=context.metric_group)
 
     def prepare(splits: Sequence[KinesisSplit], late: bool) -> list[KinesisSplit]:  # noqa: FBT001  # the kit's order
         if not late:
@@ -54,7 +54,7 @@ def create_enumerator(
     )
 
 
-def discovered(streams: Streams, client: KinesisClient) -> list[KinesisSplit]:
+def discovered(streams: Subscription, client: KinesisClient) -> list[KinesisSplit]:
     """Return all existing shards. Raises KinesisStreamMissing for a named stream."""
     found: list[KinesisSplit] = []
     for stream in streams.find(client.streams):
@@ -83,7 +83,7 @@ def _splits(stream: str, shards: Sequence[Mapping[str, Any]]) -> list[KinesisSpl
     ]
 
 
-def _check_listed(splits: Sequence[KinesisSplit], start: KinesisPosition, loss: DataLoss) -> None:
+def _check_listed(splits: Sequence[KinesisSplit], start: KinesisPosition, loss: KinesisLosses) -> None:
     """Report each shard where another reader stopped, if the shard is not listed and so cannot be read on."""
     listed = {split.split_id for split in splits}
     for (stream, shard), sequence in start.after:

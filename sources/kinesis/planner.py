@@ -19,7 +19,7 @@ from .client import KinesisClient, PlaceRefused, ShardGone, parents_of
 from .connections import KinesisSettings
 from .errors import KinesisStreamMissing, KinesisStreamReplaced, KinesisUnavailable
 from .look import ShardLook
-from .split import DataLoss, KinesisSplit, split_id, stream_name
+from .split import KinesisLosses, KinesisSplit, split_id, stream_name
 
 THREADS = 16
 PATIENCE_SECONDS = 2.0
@@ -89,7 +89,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         self._client = client if client is not None else KinesisClient(settings, answer_seconds=ANSWER_SECONDS)
         self._asking: dict[str, Future[None]] = {}  # looks that hang and are not waited for
         self._failures: dict[str, KinesisUnavailable] = {}  # why the last look at a shard that ended got no answer
-        self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
+        self._loss = KinesisLosses(go_on=go_on, metrics=self.metrics)
         self._disorder_us, self._subscribes = max(disorder_us, 1_000), subscribes
         self._looks: dict[str, ShardLook] = {}
         self._children: dict[str, frozenset[str]] = {}  # closed split -> its children

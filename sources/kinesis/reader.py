@@ -23,7 +23,7 @@ from .columns import KinesisColumns
 from .connections import KinesisSettings
 from .errors import KinesisStreamReplaced
 from .look import IteratorsExpired, Reading, from_time
-from .split import DataLoss, KinesisSplit
+from .split import KinesisLosses, KinesisSplit
 
 MOST_RECORDS = 10_000
 """The service's limit for one read, beside 10 MB."""
@@ -69,7 +69,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
     ) -> None:
         self.metrics = MetricGroup()
         self._columns, self._now_seconds = columns, now_seconds
-        self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
+        self._loss = KinesisLosses(go_on=go_on, metrics=self.metrics)
         self._malformed = self.metrics.counter("malformed_packets")
         self._most_records = records_per_read
         self._woken = threading.Event()

@@ -23,7 +23,7 @@ from lowmark.sources.api import Fetching, SplitEnumerator, SplitEnumeratorContex
 from lowmark.sources.kit.discovered_source import DiscoveredSource
 from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.kit.options import check_count, goes_on, seconds_of
-from lowmark.sources.kit.streams import Streams
+from lowmark.sources.kit.subscription import Subscription
 from lowmark.watermark.errors import shown
 
 from .columns import DEFAULT_COLUMNS, KinesisColumns
@@ -116,7 +116,7 @@ class KinesisSource(DiscoveredSource[KinesisSplit, DiscoveredSplits[KinesisSplit
         role_external_id: str | None = None,
         give_up_after: str | timedelta = "1 minute",
     ) -> None:
-        self._streams = Streams.of(
+        self._streams = Subscription.of(
             streams,
             stream_pattern,
             InvalidKinesisOption,
@@ -217,7 +217,7 @@ class KinesisSource(DiscoveredSource[KinesisSplit, DiscoveredSplits[KinesisSplit
         )
 
 
-def _check_read(start: KinesisPosition, streams: Streams) -> None:
+def _check_read(start: KinesisPosition, streams: Subscription) -> None:
     """Refuse a position in a stream that is not read, because it would have no effect."""
     for (stream, _), _ in start.after:
         if not streams.wants(stream_name(stream)):

@@ -91,7 +91,7 @@ def time_ms_of(place: str) -> int | None:
     return int(time_ms) if kind == "AT_TIMESTAMP" else None
 
 
-class DataLoss(KnownLosses):
+class KinesisLosses(KnownLosses):
     """The records of shards that expired before they were read."""
 
     def found(self, split: KinesisSplit, reason: str) -> None:

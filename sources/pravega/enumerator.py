@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lowmark.sources.kit.discovery import DiscoveredSplits
-from lowmark.sources.kit.streams import Streams
+from lowmark.sources.kit.subscription import Subscription
 
 from .client import PravegaClient, StreamCut
 from .cuts import readable
@@ -59,7 +59,7 @@ class SegmentWalk:
     def __init__(
         self,
         client: Callable[[], PravegaClient],
-        streams: Streams,
+        streams: Subscription,
         start: Positions,
         stop: Positions | None,
         known: DiscoveredSplits[PravegaSplit],

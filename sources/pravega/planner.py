@@ -26,7 +26,7 @@ from .jvm import leave_java
 from .marks import MarkWindow
 from .notes import SegmentNotes, notes_of
 from .retention import Retention
-from .segment import DataLoss, PravegaSplit, segment_of, split_of
+from .segment import PravegaLosses, PravegaSplit, segment_of, split_of
 from .segment_bytes import SegmentBytes, Truncated
 from .settings import PravegaSettings
 
@@ -81,7 +81,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         self._open_seconds: dict[str, float] = {}  # when a segment with notes was last seen open
         self._silence_told = False
         self._retention, self._subscribes = retention, subscribes
-        self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
+        self._loss = PravegaLosses(go_on=go_on, metrics=self.metrics)
         self._indexes: dict[str, SegmentIndex] = {}
         self._opened: dict[str, SegmentBytes] = {}  # open segments, each at the end of its index
         self._ends: dict[str, SplitEnd] = {}

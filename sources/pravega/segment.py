@@ -85,7 +85,7 @@ def parent_segments(split: PravegaSplit) -> tuple[int, ...]:
     return tuple(segment_of(parent)[1] for parent in split.parents)
 
 
-class DataLoss(KnownLosses):
+class PravegaLosses(KnownLosses):
     """The bytes of segments that are gone before they were read, counted as `lost_bytes`."""
 
     amount = "lost_bytes"

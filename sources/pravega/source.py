@@ -30,7 +30,7 @@ from lowmark.sources.api import (
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator, still_wanted
 from lowmark.sources.kit.options import check_count, check_flags, goes_on, listed, seconds_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
-from lowmark.sources.kit.streams import Streams
+from lowmark.sources.kit.subscription import Subscription
 from lowmark.watermark.errors import shown
 
 from .chunks import chunks
@@ -47,7 +47,7 @@ from .marks import notes_of_slice
 from .notes import NOTED_TIME
 from .planner import PravegaPlanner
 from .retention import Retention
-from .segment import DataLoss, PravegaSplit, segment_of
+from .segment import PravegaLosses, PravegaSplit, segment_of
 from .segment_bytes import SegmentBytes, Truncated
 from .settings import PravegaSettings
 
@@ -67,7 +67,7 @@ class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
     ) -> None:
         super().__init__(source)
         self._settings, self._columns, self._noted_unit_us = source.settings, columns, noted_unit_us
-        self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
+        self._loss = PravegaLosses(go_on=go_on, metrics=self.metrics)
         self._opened: dict[str, SegmentBytes] = {}  # each at the start of its split
 
     def handle_splits_changes(self, change: SplitChange[PravegaSplit]) -> None:
@@ -207,7 +207,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             raise InvalidPravegaOption("jvm_options", "a text", "a list of options", 'write ["-Xmx512m"].')
         check_flags({"noted_time": noted_time, "validate_host_name": validate_host_name}, InvalidPravegaOption)
         check_count(fetchers, "fetchers", InvalidPravegaOption, "each is a thread of a task.")
-        self._streams = Streams.of(
+        self._streams = Subscription.of(
             streams,
             stream_pattern,
             InvalidPravegaOption,
@@ -350,7 +350,7 @@ def _check_group(reader_group: str, subscriber: str, unfit: Mapping[str, bool]) 
         )
 
 
-def _positions(option: str, given: object, scope: str, streams: Streams) -> Positions:
+def _positions(option: str, given: object, scope: str, streams: Subscription) -> Positions:
     if isinstance(given, str) and given in _ENDS:
         found = Positions(given, {})
     else:

@@ -44,7 +44,7 @@ from lowmark.sources.kinesis.pace import Pace
 from lowmark.sources.kinesis.planner import KinesisPlanner
 from lowmark.sources.kinesis.reader import KinesisSplitReader
 from lowmark.sources.kinesis.split import TRIM_HORIZON, KinesisSplit, after, at, at_time
-from lowmark.sources.kit.streams import Streams
+from lowmark.sources.kit.subscription import Subscription
 
 BIG = 49590338271490256608559692538361571095921575989136588802
 NAMED: dict[str, Any] = {"streams": ["orders"], "region": "eu-west-1"}
@@ -120,8 +120,8 @@ def test_a_source_is_its_options() -> None:
     source = KinesisSource(**NAMED, columns=["data"], stop="LATEST", role_arn="arn:aws:iam::1:role/x")
     assert (source.schema.names, source.event_time, source.boundedness) == (["data"], None, Boundedness.BOUNDED)
     assert repr(pickle.loads(pickle.dumps(source))) == "KinesisSource(eu-west-1, streams=orders)"  # noqa: TID251
-    assert Streams(pattern="o.*").wants("orders")
-    assert not Streams(pattern="o").wants("orders")
+    assert Subscription(pattern="o.*").wants("orders")
+    assert not Subscription(pattern="o").wants("orders")
 
 
 def test_names_of_databricks_options() -> None:
@@ -454,9 +454,9 @@ def test_a_stream_of_a_pattern_that_was_deleted_since_it_was_listed_is_passed_ov
         return [shard]
 
     client: Any = SimpleNamespace(streams=lambda: ["orders", "orders-old", "returns"], shards=shards)
-    assert [split.split_id for split in discovered(Streams(pattern="orders.*"), client)] == ["orders/0"]
+    assert [split.split_id for split in discovered(Subscription(pattern="orders.*"), client)] == ["orders/0"]
     with pytest.raises(KinesisStreamMissing):
-        discovered(Streams({"orders": "orders", "orders-old": "orders-old"}), client)
+        discovered(Subscription({"orders": "orders", "orders-old": "orders-old"}), client)
 
 
 class Failing:

@@ -17,9 +17,9 @@ from lowmark.sources.kinesis.enumerator import _check_listed, create_enumerator
 from lowmark.sources.kinesis.look import AHEAD_RECORDS, ShardLook
 from lowmark.sources.kinesis.pace import Pace
 from lowmark.sources.kinesis.planner import KinesisPlanner
-from lowmark.sources.kinesis.split import TRIM_HORIZON, DataLoss, KinesisSplit, after, at, at_time
+from lowmark.sources.kinesis.split import TRIM_HORIZON, KinesisLosses, KinesisSplit, after, at, at_time
 from lowmark.sources.kit.discovery import DiscoveredSplits
-from lowmark.sources.kit.streams import Streams
+from lowmark.sources.kit.subscription import Subscription
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.serializer import UnreadableState
 from lowmark.sources.slicing import SliceLimits, plan_slices
@@ -247,8 +247,8 @@ def test_a_shard_to_go_on_in_that_is_not_there_is_told_or_passed(name: str) -> N
     start = KinesisPosition.of({(arn, name): "7", ("orders", "shardId-000000000001"): "8"})
     metrics = MetricGroup()
     with pytest.raises(KinesisDataLost, match=rf"orders/{name}': records from AFTER_SEQUENCE_NUMBER 7 on .*no such"):
-        _check_listed(splits, start, DataLoss(go_on=False, metrics=metrics))
-    _check_listed(splits, start, DataLoss(go_on=True, metrics=metrics))
+        _check_listed(splits, start, KinesisLosses(go_on=False, metrics=metrics))
+    _check_listed(splits, start, KinesisLosses(go_on=True, metrics=metrics))
     assert metrics.values() == {"data_losses": 1}
 
 
@@ -260,8 +260,8 @@ def test_the_first_look_at_shards_checks_where_to_go_on_and_later_ones_do_not() 
     start = KinesisPosition.of({("orders", "0"): "7"})
     for known in (DiscoveredSplits[KinesisSplit](), DiscoveredSplits[KinesisSplit](discovered=True)):
         enumerator = create_enumerator(
-            context, SETTINGS, Streams({"orders": "orders"}), start=start, stop=None, go_on=False, period_seconds=1.0,
-            known=known, client=client,
+            context, SETTINGS, Subscription({"orders": "orders"}), start=start, stop=None, go_on=False,
+            period_seconds=1.0, known=known, client=client,
         )  # fmt: skip
         enumerator.start()
         discover, handle = calls.pop()
@@ -281,7 +281,7 @@ def test_a_stream_that_is_subscribed_again_is_read_again() -> None:
         context = ManualEnumeratorContext[KinesisSplit]()
         context.register(0)
         enumerator = create_enumerator(
-            context, SETTINGS, Streams({name: name for name in names}), start=KinesisPosition("LATEST"), stop=None,
+            context, SETTINGS, Subscription({name: name for name in names}), start=KinesisPosition("LATEST"), stop=None,
             go_on=False, period_seconds=1.0, known=state, client=client,
         )  # fmt: skip
         enumerator.start()
@@ -297,8 +297,8 @@ def test_another_end_is_refused_because_known_shards_keep_theirs() -> None:
 
     def enumerator(stop: KinesisPosition | None, known: DiscoveredSplits[KinesisSplit]) -> Any:
         return create_enumerator(
-            context, SETTINGS, Streams({"orders": "orders"}), start=KinesisPosition("LATEST"), stop=stop, go_on=False,
-            period_seconds=1.0, known=known, client=cast("Any", None),
+            context, SETTINGS, Subscription({"orders": "orders"}), start=KinesisPosition("LATEST"), stop=stop,
+            go_on=False, period_seconds=1.0, known=known, client=cast("Any", None),
         )  # fmt: skip
 
     state = replace(enumerator(stop, DiscoveredSplits()).snapshot_state(1), discovered=True)

@@ -25,7 +25,7 @@ from lowmark.sources.api import SplitEnd
 from lowmark.sources.coordinator import FailoverPolicy, SourceFailed
 from lowmark.sources.formats import FormatOptions
 from lowmark.sources.kit.discovery import DiscoveredSplits
-from lowmark.sources.kit.streams import Streams
+from lowmark.sources.kit.subscription import Subscription
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.pravega import (
@@ -419,7 +419,11 @@ NEXT = 1 << 32 | 1
 
 def bounded(client: PravegaClient) -> Sequence[PravegaSplit]:
     return SegmentWalk(
-        lambda: client, Streams({"orders": "orders"}), Positions("head", {}), Positions("tail", {}), DiscoveredSplits()
+        lambda: client,
+        Subscription({"orders": "orders"}),
+        Positions("head", {}),
+        Positions("tail", {}),
+        DiscoveredSplits(),
     )()
 
 
@@ -448,7 +452,7 @@ class Sealed(Halves):
 @pytest.mark.parametrize("stop", [None, Positions("tail", {})])
 def test_of_a_stream_that_is_sealed_before_the_start_at_the_tail_no_event_is_read(stop: Positions | None) -> None:
     client = Sealed()
-    streams, tail = Streams(pattern=".*"), Positions("tail", {})
+    streams, tail = Subscription(pattern=".*"), Positions("tail", {})
     begun = SegmentWalk(lambda: client, streams, tail, stop, DiscoveredSplits())()
     planner = PravegaPlanner(client.settings, event_time=None, go_on=False, client=lambda: client)
     assert {name: (end.position, end.finished) for name, end in planner.latest(begun).items()} == {
@@ -478,7 +482,7 @@ def test_another_end_is_refused_because_known_segments_keep_theirs() -> None:
 def test_a_restart_takes_no_stream_that_was_sealed_before_the_start_for_a_new_one() -> None:
     """A stream that comes later begins at its head."""
     client = Sealed()
-    walk = partial(SegmentWalk, lambda: client, Streams(pattern=".*"), Positions("tail", {}), None)
+    walk = partial(SegmentWalk, lambda: client, Subscription(pattern=".*"), Positions("tail", {}), None)
     ids = [split.split_id for split in walk(DiscoveredSplits())()]
     again = walk(DiscoveredSplits(discovered=True, assigned=tuple(ids)))
     assert not again()
@@ -491,7 +495,7 @@ def test_a_stream_that_is_left_out_is_read_no_further_and_again_when_it_is_named
     client = Halves(
         {("orders", 0): SegmentState(0, 900, sealed=False), ("returns", 0): SegmentState(0, 900, sealed=True)}
     )
-    streams = Streams({"orders": "orders"})
+    streams = Subscription({"orders": "orders"})
     planner = Uncounted(client.settings, event_time=None, go_on=False, client=lambda: client, subscribes=streams.wants)
     ends = planner.latest([split_of("orders", 0, 100), split_of("returns", 0, 200)])
     assert {name: (end.position, end.finished) for name, end in ends.items()} == {

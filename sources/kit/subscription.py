@@ -10,14 +10,14 @@ from .options import Refusal, check_just_one, checked_pattern, listed
 
 
 @dataclass(frozen=True, slots=True)
-class Streams:
+class Subscription:
     """Named streams, or all streams whose whole name matches a pattern, also streams that are made later.
 
     Attributes:
         named: name -> the given name or ARN of a stream; empty with a pattern.
         pattern: a regular expression; None: the streams are named.
 
-    >>> Streams(pattern="o.*").find(lambda: ["orders", "returns"])
+    >>> Subscription(pattern="o.*").find(lambda: ["orders", "returns"])
     ['orders']
     """
 
@@ -34,7 +34,7 @@ class Streams:
         name_of: Callable[[str], str | None],
         expected: str,
         hint: str,
-    ) -> Streams:
+    ) -> Subscription:
         """Take a user's values, of which exactly one is given.
 
         Args:
