@@ -71,9 +71,20 @@ def fields_of(found: ast.ClassDef) -> Iterator[tuple[str, str]]:
             yield each.target.id, ast.unparse(each.annotation)
 
 
+def shared_names(texts: Mapping[str, str]) -> list[str]:
+    """Return the classes whose names a class in another file has, in words. A private name belongs to its file."""
+    first: dict[str, str] = {}
+    return [
+        f"{path}: class {found.name}: {first[found.name]} has one of this name, for another thing"
+        for path, text in texts.items()
+        for found in classes_of(text)
+        if not found.name.startswith("_") and first.setdefault(found.name, path) != path
+    ]
+
+
 def faults(glossary: Glossary, texts: Mapping[str, str]) -> list[str]:
     """Return the names in these files that contradict the glossary, in words."""
-    said, used, has = [], defaultdict(set), defaultdict(set)
+    said, used, has = shared_names(texts), defaultdict(set), defaultdict(set)
     senses = {word: [row for row in glossary.classes if word in re.findall(r"\w+", row)] for word in WORDS}
     said += [f"{word}: it has no meaning in the glossary" for word in WORDS if not senses[word]]
     for path, text in texts.items():
@@ -118,7 +129,7 @@ SMALL = """
 |---|---|---|
 | split | a partition | |
 | task | a query on a stream | `TaskId` |
-| token | a secret text | `token` in `Request` |
+| token | a secret text | `token` in `Request`, `Reply` |
 
 ## Other
 
@@ -135,7 +146,8 @@ KEPT = "class TaskId: ...\nclass Request:\n    token: str\n"
         ("class Task: ...", "class Task: task of which sense? ['task']"),
         ("class _TaskRows: ...", "class _TaskRows: task of which sense? ['task']"),
         ("class Asked:\n    token: str", "Asked.token is not in the glossary"),
-        ("class Request:\n    token: int", "Request.token is int, expected one of ['str']"),
+        ("class Reply:\n    token: int", "Reply.token is int, expected one of ['str']"),
+        ("class TaskId: ...", "class TaskId: a.py has one of this name, for another thing"),
         ("class Asked:\n    run: str | None = None", "Asked.run is a text: call it token or run_id"),
         ("class Limits:\n    cap_us: int", "Limits.cap_us is not in the glossary"),
     ],
@@ -148,10 +160,11 @@ def test_a_name_against_the_glossary_is_a_fault(text: str, fault: str) -> None:
 
 def test_a_word_without_a_meaning_and_a_name_that_is_gone_are_faults() -> None:
     glossary = Glossary.read(SMALL)
-    assert glossary == Glossary({"split": set(), "task": {"TaskId"}, "token": set()}, {"token": {"Request"}})
+    assert glossary == Glossary({"split": set(), "task": {"TaskId"}, "token": set()}, {"token": {"Request", "Reply"}})
     assert faults(glossary, {"a.py": "class Request:\n    token: str\n"}) == [
         *(f"{word}: it has no meaning in the glossary" for word in WORDS if word not in ("task", "token")),
         "task: the glossary names TaskId, which is gone",
+        "token: the glossary names Reply, which has no such field",
     ]
     assert "token: the glossary names Request, which has no such field" in faults(
         glossary, {"a.py": "class TaskId: ..."}

@@ -34,7 +34,7 @@ from lowmark.watermark.tasks.message_check import check_registration, check_repl
 from .access import Caller, cause_of
 from .client_state import GivenUp, NewLow
 from .holdings import Holdings
-from .messages import SAY, WATCH, Say, SayAnswer, Told, Watch, encode
+from .messages import SAY, WATCH, Say, SayAnswer, Watch, WatchNews, encode
 
 log = logging.getLogger("lowmark")
 
@@ -291,15 +291,15 @@ class CoordinatorClient:
         except LowmarkError as refused:  # a file was replaced by an unusable one
             self._detach(str(refused))
 
-    def _post(self, link: _Link, news: Told | SayAnswer | str) -> None:
+    def _post(self, link: _Link, news: WatchNews | SayAnswer | str) -> None:
         self._work.put(partial(self._take, link, news))
 
-    def _take(self, link: _Link, news: Told | SayAnswer | str) -> None:
+    def _take(self, link: _Link, news: WatchNews | SayAnswer | str) -> None:
         if link is not self._link:
             return  # an older connection
         now_us = self._now_us()
         match news:
-            case Told():
+            case WatchNews():
                 if not self._state.connected:
                     self._state.attached(news.lease_us, now_us)
                     self._answer_by_us = None
@@ -340,7 +340,9 @@ class _Link:
     A separate call for every message would take the coordinator and the application twice the time.
     """
 
-    def __init__(self, caller: Caller, application: str, post: Callable[[_Link, Told | SayAnswer | str], None]) -> None:
+    def __init__(
+        self, caller: Caller, application: str, post: Callable[[_Link, WatchNews | SayAnswer | str], None]
+    ) -> None:
         self._post = post
         self._unsaid: queue.SimpleQueue[Say | None] = queue.SimpleQueue()
         metadata = caller.metadata()

@@ -108,13 +108,13 @@ class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The news since the last `Told`; a slow watcher gets only the newest of each kind and task.
+class WatchNews:
+    """The news since the last `WatchNews`; a slow watcher gets only the newest of each kind and task.
 
     The first one has the lease: how long a task may be silent.
     """
 
-    messages: list[News]  # empty in the first `Told` of a watch, which confirms the watch
+    messages: list[News]  # empty in the first `WatchNews` of a watch, which confirms the watch
     lease_us: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
 
 
@@ -168,12 +168,12 @@ CODEC = Codec(
     # what goes as a message
     Row(Say),
     Row(SayAnswer),
-    Row(Told),
+    Row(WatchNews),
 )
 encode = CODEC.encode
 
 SAY = Method(SERVICE, "Say", Say, SayAnswer, CODEC)
-WATCH = Method(SERVICE, "Watch", Watch, Told, CODEC)
+WATCH = Method(SERVICE, "Watch", Watch, WatchNews, CODEC)
 STATUS = Method(SERVICE, "Status", StatusQuestion, StatusAnswer, CODEC)
 
 REFUSALS = (InvalidMessage, UnknownTask, StaleRun, DisagreeingGroup, TaskNotAway, TooManyTasks)

@@ -72,7 +72,7 @@ from .messages import (
     Statement,
     StatusAnswer,
     Taken,
-    Told,
+    WatchNews,
     encode,
     refusal,
 )
@@ -221,16 +221,16 @@ class CoordinatorServer:
             return SayAnswer(answers)  # news is not in the journal yet; the watch tells it in a moment
         return SayAnswer([self._with_news(*each, watcher) for each in zip(said.statements, answers, strict=True)])
 
-    async def watch(self, application: str) -> AsyncIterator[Told]:
+    async def watch(self, application: str) -> AsyncIterator[WatchNews]:
         """Yield all messages for the tasks of an application, until it is gone or begins a new watch."""
         before = self._watchers.get(application)
         if before is not None:
             before.end()
         watcher = self._watchers[application] = Watcher()
         try:
-            yield Told([], self._coordinator.settings.lease_us)
+            yield WatchNews([], self._coordinator.settings.lease_us)
             while (messages := await watcher.next()) is not None:
-                yield Told(messages)
+                yield WatchNews(messages)
         finally:
             if self._watchers.get(application) is watcher:
                 del self._watchers[application]

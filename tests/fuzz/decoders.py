@@ -45,7 +45,7 @@ from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed
 from lowmark.watermark import LowmarkError, SplitState, TaskId, WatermarkStrategy, duration_us
 from lowmark.watermark.protocol import LeaseRenewed, ReplyLowWatermark, TaskDeregistered, TaskRegistered
 from lowmark.watermark.splits import snapshot
-from lowmark.watermark.splits.by_hand import Mark
+from lowmark.watermark.splits.by_hand import IdleMark
 from lowmark.watermark.splits.events import SplitsDiscovered, Tick
 from lowmark.watermark.splits.snapshot import StreamSnapshot
 from lowmark.watermark.splits.stream import SplitWatermarks
@@ -125,7 +125,7 @@ SNAPSHOTS = [
     ),
     StreamSnapshot(5, {7: (SplitState.ACTIVE, 9)}, young_since_us=-(2**63)),
     StreamSnapshot(5, {7: (SplitState.ACTIVE, 9)}, lost=(2**40, -(2**63))),
-    StreamSnapshot(5, {"a": (SplitState.IDLE, 9)}, by_hand={"a": Mark("anna", 7, 2**62)}),
+    StreamSnapshot(5, {"a": (SplitState.IDLE, 9)}, by_hand={"a": IdleMark("anna", 7, 2**62)}),
 ]
 
 

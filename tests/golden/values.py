@@ -278,7 +278,7 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
     "coordinator Watch": (messages.WATCH.decode_question, messages.Watch("application-1")),
     "coordinator Watch answer": (
         messages.WATCH.decode_answer,
-        messages.Told(
+        messages.WatchNews(
             [
                 RetrieveLowWatermark(*TASK.parts, 17),
                 NotifyNewLowWatermark(*TASK.parts, 18, NOON_US),

@@ -13,12 +13,12 @@ from lowmark.watermark.moment import format_time_us
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class IdleMark:
     """One split's mark, by a person, with its begin on the clock of ``handle``, and its end on the wall clock.
 
     Without an end the mark ends with the first row of a batch that was planned after ``since_us``.
 
-    >>> print(Mark("anna", 0, None)); print(Mark("anna", 0, 3_600_000_000))
+    >>> print(IdleMark("anna", 0, None)); print(IdleMark("anna", 0, 3_600_000_000))
     left out by hand by anna until it speaks
     left out by hand by anna until 1970-01-01 01:00:00.000 UTC
     """

@@ -30,7 +30,7 @@ from lowmark.watermark.moment import is_int64
 from lowmark.watermark.packed import MOST_BYTES, pack, unpack
 from lowmark.watermark.state import SplitId, SplitState, split_order
 
-from .by_hand import Mark
+from .by_hand import IdleMark
 from .lineage import Ancestry
 
 VERSION = 1
@@ -60,7 +60,7 @@ class StreamSnapshot:
     young_since_us: int | None = None  # when the stream began, while its idle timeout grows
     lost: tuple[int, int] | None = None  # the batch whose report was lost, and when the loss was known
     bound_rows: Mapping[SplitId, int] = field(default_factory=dict)  # about how many rows each bound was found from
-    by_hand: Mapping[SplitId, Mark] = field(default_factory=dict)  # these splits are IDLE
+    by_hand: Mapping[SplitId, IdleMark] = field(default_factory=dict)  # these splits are IDLE
     held_back: frozenset[SplitId] = frozenset()  # paused and not resumed since; kept of IDLE splits
 
     def until(self, now_us: int) -> StreamSnapshot:
@@ -147,7 +147,7 @@ def decode(data: bytes) -> StreamSnapshot:
             _check(all(type(split) in (str, int) for split in (child, *parents)))
             _check(parents or left_us is not None)  # parents that were removed have left something
             _check(left_us is None or is_int64(left_us))
-        by_hand = {split: Mark(*mark) for split, *mark in (marks[0] if marks else ())}
+        by_hand = {split: IdleMark(*mark) for split, *mark in (marks[0] if marks else ())}
         for split, mark in by_hand.items():
             _check(splits[split][0] is SplitState.IDLE and isinstance(mark.by, str))
             _check(is_int64(mark.since_us) and (mark.until_us is None or is_int64(mark.until_us)))

@@ -13,7 +13,7 @@ from lowmark.watermark.errors import InvalidSplitId
 from lowmark.watermark.state import Signal, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
 
-from .by_hand import Mark
+from .by_hand import IdleMark
 from .changes import Changes
 from .coalescer import Coalescer
 from .events import (
@@ -268,7 +268,7 @@ class SplitStates:
         changes.material |= bool(splits)
 
     def _mark(self, split: SplitId, event: SplitsMarkedIdle, changes: Changes) -> None:
-        mark = Mark(event.by, changes.now_us, event.until_us)
+        mark = IdleMark(event.by, changes.now_us, event.until_us)
         over = event.until_us is not None and event.until_us <= changes.wall_us
         if over or self.by_hand.get(split) == mark:
             return

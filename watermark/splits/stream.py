@@ -31,7 +31,7 @@ from lowmark.watermark.state import SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
 
 from .adaptive import AdaptiveBounds
-from .by_hand import Mark
+from .by_hand import IdleMark
 from .changes import Changes
 from .cohort import Cohort
 from .events import (
@@ -259,7 +259,7 @@ class SplitWatermarks:
         return self._states.lineage.lacks_parents(split)
 
     @property
-    def by_hand(self) -> Mapping[SplitId, Mark]:
+    def by_hand(self) -> Mapping[SplitId, IdleMark]:
         """The splits that a person has left out, each with the mark."""
         return self._states.by_hand
 

@@ -48,7 +48,7 @@ from lowmark.watermark.state import SplitState
 from lowmark.watermark.strategy import AlignmentParams
 
 from .cap import Cap, CapAnnounced
-from .snapshot import Mark, nobody_keeps, to_json
+from .snapshot import MarkRow, nobody_keeps, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ ROW = {"name": str, "params": AlignmentParams | None, "next_us": int | None, "an
 class AlignmentGroup:
     """The members of one group, and how far they may read. A report is O(1), an announcement O(n)."""
 
-    def __init__(self, name: str, mark: Mark = nobody_keeps) -> None:
+    def __init__(self, name: str, mark: MarkRow = nobody_keeps) -> None:
         self.name, self._mark = name, mark
         self.params: AlignmentParams | None = None
         self._members: dict[TaskId, Member] = {}
@@ -258,7 +258,7 @@ class AlignmentGroup:
         return to_json({name: getattr(self, name) for name in ROW})
 
     @classmethod
-    def restore(cls, data: Mapping[str, Any], mark: Mark) -> AlignmentGroup:
+    def restore(cls, data: Mapping[str, Any], mark: MarkRow) -> AlignmentGroup:
         group = cls(data["name"], mark)
         for name in ROW:
             setattr(group, name, data[name])

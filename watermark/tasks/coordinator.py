@@ -48,7 +48,7 @@ from .groups import AlignmentGroups
 from .leases import Leases
 from .message_check import MOST_TASKS, check_registration, check_reply, check_sender, check_task
 from .restored import decode
-from .snapshot import ChangedRows, Changes, Key, to_json
+from .snapshot import ChangedRows, Key, RowChanges, to_json
 from .sources import Sources
 from .status import CoordinatorStatus, source_status
 
@@ -96,7 +96,7 @@ class LowWatermarkCoordinator:
     def __init__(self, settings: Settings = DEFAULTS) -> None:
         self.settings = settings
         interval_us, lease_us = settings.interval_us, settings.lease_us
-        self._changes = Changes(self._encoded)
+        self._changes = RowChanges(self._encoded)
         self._changes.mark("lost")
         # The coordinator asks to be called once in an interval. A call that comes one interval late is no gap.
         self._leases = Leases(lease_us=lease_us, most_gap_us=2 * interval_us, mark=self._changes.mark)

@@ -15,7 +15,7 @@ from .agenda import Agenda
 from .alignment import AlignmentGroup, GroupStatus
 from .cap import CapAnnounced
 from .rounds import SourceRounds
-from .snapshot import Mark, nobody_keeps, to_json
+from .snapshot import MarkRow, nobody_keeps, to_json
 
 _ANNOUNCEMENTS = 20  # the largest number for one group in an interval
 
@@ -33,7 +33,7 @@ class AlignmentGroups:
     ([70], 50010)
     """
 
-    def __init__(self, *, interval_us: int, mark: Mark = nobody_keeps) -> None:
+    def __init__(self, *, interval_us: int, mark: MarkRow = nobody_keeps) -> None:
         self._least_gap_us, self._mark = interval_us // _ANNOUNCEMENTS, mark
         self._groups: dict[str, AlignmentGroup] = {}
         self.group_of: dict[TaskId, str] = {}

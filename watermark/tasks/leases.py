@@ -23,7 +23,7 @@ from lowmark.watermark.errors import StaleRun, UnknownTask
 from lowmark.watermark.protocol import TaskId
 
 from .agenda import Agenda
-from .snapshot import Mark, nobody_keeps, to_json
+from .snapshot import MarkRow, nobody_keeps, to_json
 
 RETIRED_RUNS = 4_096
 """How many tokens of ended runs are remembered, beside the tokens of live tasks; the oldest are dropped first."""
@@ -38,7 +38,7 @@ class _Lease:
 class Leases:
     """The live tasks, with their run tokens and leases. O(log n)."""
 
-    def __init__(self, *, lease_us: int, most_gap_us: int, mark: Mark = nobody_keeps) -> None:
+    def __init__(self, *, lease_us: int, most_gap_us: int, mark: MarkRow = nobody_keeps) -> None:
         self._lease_us, self._most_gap_us = lease_us, most_gap_us
         self._leases: dict[TaskId, _Lease] = {}
         # When to look at each lease next: at its end, or earlier, because a renewal leaves the planned look.

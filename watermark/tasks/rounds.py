@@ -57,7 +57,7 @@ from lowmark.watermark.splits.history import History
 from lowmark.watermark.state import Signal, SplitState
 
 from .silence import SourceSilence
-from .snapshot import Mark, nobody_keeps, to_json
+from .snapshot import MarkRow, nobody_keeps, to_json
 
 _QUESTIONS = 64  # questions since the start whose times are kept, to recognize answers to them
 _MINUTE_US = 60_000_000
@@ -109,7 +109,13 @@ class SourceRounds:
     """The tasks of one source. A message costs O(1), a round O(n)."""
 
     def __init__(
-        self, job_id: str, source_id: str, *, quorum: float = 1.0, low_us: int | None = None, mark: Mark = nobody_keeps
+        self,
+        job_id: str,
+        source_id: str,
+        *,
+        quorum: float = 1.0,
+        low_us: int | None = None,
+        mark: MarkRow = nobody_keeps,
     ) -> None:
         self.job_id, self.source_id, self._quorum = job_id, source_id, quorum
         self.key = job_id, source_id
@@ -367,7 +373,7 @@ class SourceRounds:
         return to_json({"task_id": task_id, "low_us": self.task_low_us(task_id), **saved})
 
     @classmethod
-    def restore(cls, data: Mapping[str, Any], *, quorum: float, mark: Mark) -> SourceRounds:
+    def restore(cls, data: Mapping[str, Any], *, quorum: float, mark: MarkRow) -> SourceRounds:
         """Make the rounds from their rows. No round is open, so the tasks are asked anew."""
         rounds = cls(data["job_id"], data["source_id"], quorum=quorum, low_us=data["low_us"], mark=mark)
         rounds.rose_at_us, rounds.returned_late = data["rose_at_us"], data["returned_late"]

@@ -3,7 +3,7 @@
     ("task", job, source, task)  ->  '{"task_id":"0","low_us":42,...}'        the row's key, and its state as JSON
 
 A caller keeps the rows. Most tasks have said nothing since the rows were taken last, so only changed rows are taken:
-whatever changes a part marks the part's key in ``Changes``. Nothing depends on time or memory, so equal states give
+whatever changes a part marks the part's key in ``RowChanges``. Nothing depends on time or memory, so equal states give
 equal rows.
 """
 
@@ -21,14 +21,14 @@ VERSION = 1
 Key = tuple[str, ...]
 Rows = dict[Key, str]
 ChangedRows = dict[Key, str | None]
-Mark = Callable[..., None]
+MarkRow = Callable[..., None]
 """Called with the key of each row that changes."""
 
 to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=msgspec.to_builtins).encode
 """Encode a value as JSON, without spaces and with keys in their order: a dataclass as its fields."""
 
 
-class Changes:
+class RowChanges:
     """The rows that changed since they were taken; None for a part that has gone."""
 
     def __init__(self, encoded: Callable[[Key], str | None]) -> None:

@@ -22,7 +22,7 @@ from lowmark.watermark.protocol import (
 from .agenda import Agenda
 from .leases import Leases
 from .rounds import Answer, SourceRounds
-from .snapshot import Mark, nobody_keeps
+from .snapshot import MarkRow, nobody_keeps
 
 EMPTY_SOURCE_KEPT_US = 3_600_000_000
 """One hour in which the coordinator was called; rule 5 of ``rounds.py`` says which tasks a source waits for."""
@@ -51,7 +51,7 @@ class Sources:
     """
 
     def __init__(
-        self, *, interval_us: int, deadline_us: int, quorum: float, leases: Leases, mark: Mark = nobody_keeps
+        self, *, interval_us: int, deadline_us: int, quorum: float, leases: Leases, mark: MarkRow = nobody_keeps
     ) -> None:
         self._interval_us, self._deadline_us, self._quorum = interval_us, deadline_us, quorum
         self._leases, self._mark = leases, mark

@@ -16,7 +16,7 @@ import grpc
 import pytest
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.journal import Journal
-from lowmark.integration.coordinator.messages import News, Refused, Say, Statement, Taken, Told
+from lowmark.integration.coordinator.messages import News, Refused, Say, Statement, Taken, WatchNews
 from lowmark.integration.coordinator.server import CoordinatorServer
 from lowmark.integration.errors import JournalRefused
 from lowmark.watermark import LowmarkError, TaskId
@@ -72,7 +72,7 @@ class Scene:
     def __init__(self, journal: Journal) -> None:
         self.now_us = 0
         self.coordinator = CoordinatorServer(LowWatermarkCoordinator(), lambda: self.now_us, journal=journal)
-        self.watches: dict[str, AsyncIterator[Told]] = {}
+        self.watches: dict[str, AsyncIterator[WatchNews]] = {}
 
     async def watch(self, application: str) -> None:
         """Begin a watch, and wait until it has begun."""
@@ -104,7 +104,7 @@ class Scene:
             await watch.aclose()  # type: ignore[attr-defined]
 
 
-async def anext_(told: AsyncIterator[Told]) -> Told:
+async def anext_(told: AsyncIterator[WatchNews]) -> WatchNews:
     return await told.__anext__()
 
 

@@ -38,7 +38,7 @@ def test_a_field_of_another_version_is_named_to_who_asks_and_in_the_log(
         with pytest.raises(CoordinatorUnreachable, match="StatusAnswer: Object contains unknown field `newer`"):
             ask_status(Caller(address))
         with caplog.at_level(logging.WARNING), CoordinatorClient(Caller(address)) as one:
-            wait_until(lambda: "Told: Object contains unknown field `newer`" in one.why, "it says why")
-        assert "Told: Object contains unknown field `newer`" in caplog.text
+            wait_until(lambda: "WatchNews: Object contains unknown field `newer`" in one.why, "it says why")
+        assert "WatchNews: Object contains unknown field `newer`" in caplog.text
     finally:
         server.stop(None).wait(20)

@@ -224,7 +224,7 @@ def test_who_is_not_answered_hangs_up_and_tries_again(
 
     def watch(data: bytes, _context: grpc.ServicerContext) -> Iterator[bytes]:
         watches.append(data)
-        yield messages.encode(messages.Told([], 3_000 * SECOND))  # the client has no other reason to wake up
+        yield messages.encode(messages.WatchNews([], 3_000 * SECOND))  # the client has no other reason to wake up
         over.wait(20)
 
     def say(said: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:

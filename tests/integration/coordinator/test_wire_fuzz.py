@@ -309,7 +309,7 @@ ON_THE_WIRE = {"job_id": "job", "source_id": "orders", "task_id": "0"}
 )
 def test_every_field_goes_over_the_wire_by_the_name_it_has_there(message: Any, wire: dict[str, Any]) -> None:
     told = type(message) in (RetrieveLowWatermark, NotifyNewLowWatermark, CapAnnounced)
-    whole = messages.Told([message]) if told else Say("a", [message])
+    whole = messages.WatchNews([message]) if told else Say("a", [message])
     sent = msgspec.msgpack.decode(messages.encode(whole))
     assert sent["messages" if told else "statements"] == [wire]
     decode: Any = messages.WATCH.decode_answer if told else messages.SAY.decode_question

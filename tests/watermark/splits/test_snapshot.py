@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 from lowmark.watermark import CorruptSnapshot, SplitState
-from lowmark.watermark.splits.by_hand import Mark
+from lowmark.watermark.splits.by_hand import IdleMark
 from lowmark.watermark.splits.snapshot import StreamSnapshot, decode, encode
 
 STATES = list(SplitState)
@@ -30,7 +30,7 @@ LOST = StreamSnapshot(5, {7: (SplitState.ACTIVE, 5)}, lost=(3, 2**62))
 MARKED = StreamSnapshot(
     5,
     {7: (SplitState.IDLE, 5), 8: (SplitState.IDLE, None)},
-    by_hand={8: Mark("anna", -(2**63), None), 7: Mark("Jürgen\n", 3, 2**63 - 1)},
+    by_hand={8: IdleMark("anna", -(2**63), None), 7: IdleMark("Jürgen\n", 3, 2**63 - 1)},
 )
 HELD_BACK = StreamSnapshot(5, {"a": (SplitState.IDLE, 5), "b": (SplitState.IDLE, 4)}, held_back=frozenset({"b"}))
 EVERY = {

@@ -9,7 +9,7 @@ from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.restored import decode
 from lowmark.watermark.tasks.rounds import SourceRounds
-from lowmark.watermark.tasks.snapshot import Changes, Key, to_json
+from lowmark.watermark.tasks.snapshot import Key, RowChanges, to_json
 
 from tests.watermark.tasks.coordinator_world import A, World, snapshot_of, taken
 
@@ -19,7 +19,7 @@ class Lows:
 
     def __init__(self) -> None:
         self.lows_us, self.encoded = dict[str, int](), list[str]()
-        self.changes = Changes(self.row)
+        self.changes = RowChanges(self.row)
 
     def row(self, key: Key) -> str | None:
         self.encoded.append(key[0])
