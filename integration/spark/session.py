@@ -7,6 +7,7 @@ shown only if Spark cannot start.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -40,6 +41,7 @@ _FOREIGN = (
     "HADOOP_CONF_DIR",
 )
 _JAVA_HINT = "install Java 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME."
+_DEBUG_HINT = "run it again with --debug, which shows all that Spark says."
 
 
 def java_problem() -> str | None:
@@ -93,10 +95,15 @@ def local_session(
         The session, and a folder for checkpoints that is removed at the end.
 
     Raises:
-        DemoImpossible: no Java that fits was found, or Spark did not start.
+        DemoImpossible: no Java that fits was found, the user has no name, or Spark did not start.
     """
     if (problem := java_problem()) is not None:
         raise DemoImpossible(f"Spark needs Java {_OLDEST_JAVA} or newer, and {problem}", _JAVA_HINT)
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        fact = f"Spark needs the name of its user, and the user {os.getuid()} has none"
+        raise DemoImpossible(fact, "add the user to /etc/passwd, as Spark's images for containers do.") from None
     clean_environment()
     with tempfile.TemporaryDirectory(prefix="lowmark-spark-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
@@ -141,7 +148,7 @@ def _start(name: str, folder: Path, settings: dict[str, str], *, quiet: bool) ->
         try:
             gateway = launch_gateway(conf, popen_kwargs=output)  # type: ignore[no-untyped-call]
         except PySparkException as failed:
-            raise DemoImpossible(f"Spark did not start: {_last_words(log)}", _JAVA_HINT) from failed
+            raise DemoImpossible(f"Spark did not start: {_last_words(log)}", _DEBUG_HINT) from failed
         context = SparkContext(conf=conf, gateway=gateway)
     return SparkSession(context)
 

@@ -168,6 +168,32 @@ def test_no_java_or_an_old_one_is_one_line(
     assert capfd.readouterr() == ("", ""), "nor does the other program print"
 
 
+def test_a_spark_that_does_not_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    fails = "echo 'Error: no room for the heap' >&2; exit 1"
+    program.write_text(f'#!/bin/sh\n[ "$1" = -version ] && echo \'openjdk version "17.0.9"\' >&2 || {{ {fails}; }}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    failed = run("demo")
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr == (
+        "lowmark: Spark did not start: Error: no room for the heap. "
+        "Hint: run it again with --debug, which shows all that Spark says.\n"
+    )
+
+
+def test_a_user_without_a_name_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs as any user; Spark asks the system for the name, and would fail with a stack."""
+    monkeypatch.setattr("lowmark.integration.spark.session.java_problem", lambda: None)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    told = (
+        f"Spark needs the name of its user, and the user {os.getuid()} has none. "
+        "Hint: add the user to /etc/passwd, as Spark's images for containers do."
+    )
+    assert call("demo") == (2, "", f"lowmark: {told}\n")
+
+
 def test_a_broker_that_is_not_there_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
