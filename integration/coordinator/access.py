@@ -17,7 +17,6 @@ import os
 import resource
 import shlex
 import socket
-import ssl
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,8 @@ import grpc.aio
 from lowmark.integration.errors import AddressRefused, SocketsRefused, TokenRefused
 from lowmark.integration.process import sockets
 from lowmark.sources.worker import described
+
+from .pem import PemFiles, regular
 
 _LEAST_TOKEN = 16  # characters: a token that people make up is shorter
 _HEADER = "authorization"
@@ -64,7 +65,7 @@ def read_token(file: Path) -> str:
     The owner of another user's file may let this user read the file by its group, as Kubernetes does with a Secret.
     """
     try:
-        status, text = _regular(file)
+        status, text = regular(file)
     except OSError as failed:
         raise TokenRefused(str(file), f"it cannot be read ({failed.strerror})", "name a file of yours.") from failed
     text, mode = text.strip(), stat.S_IMODE(status.st_mode)
@@ -104,8 +105,7 @@ class Door:
         if self.address.startswith(sockets.UNIX):
             self._check_unix()
         else:
-            self._check_tcp()
-            self._try_tcp()
+            self._try_tcp(self._check_tcp())
 
     def open(self, server: grpc.aio.Server) -> str:
         """Make a server listen; return the address for callers, with the real port in place of 0.
@@ -116,16 +116,9 @@ class Door:
         """
         if self.address.startswith(sockets.UNIX):
             return self._open_unix(server)
-        pair = self._check_tcp()
+        credentials = self._check_tcp().credentials_of_server()
         try:
-            bound = server.add_secure_port(
-                self.address,
-                grpc.ssl_server_credentials(
-                    [pair],
-                    root_certificates=None if self.client_ca is None else _read(self.address, self.client_ca),
-                    require_client_auth=self.client_ca is not None,
-                ),
-            )
+            bound = server.add_secure_port(self.address, credentials)
         except RuntimeError as failed:
             raise AddressRefused(
                 self.address,
@@ -134,8 +127,8 @@ class Door:
             ) from failed
         return f"{self.address.rpartition(':')[0]}:{bound}"
 
-    def _check_tcp(self) -> tuple[bytes, bytes]:
-        """Check address and options; return key and certificate."""
+    def _check_tcp(self) -> PemFiles:
+        """Check address and options; return the files of the port."""
         _check_host_port(self.address)
         missing = _missing({"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--token-file": self.token_file})
         if self.tls_cert is None or self.tls_key is None or missing:
@@ -144,11 +137,12 @@ class Door:
                 f"over TCP everybody could read and say anything, and {missing}",
                 "pass --tls-cert, --tls-key and --token-file, or a unix:/path address for callers on this machine.",
             )
-        return _read(self.address, self.tls_key), _read(self.address, self.tls_cert)
+        files = PemFiles(self.address, self.tls_cert, self.tls_key, self.client_ca)
+        files.read()
+        return files
 
-    def _try_tcp(self) -> None:
+    def _try_tcp(self, files: PemFiles) -> None:
         """Bind and release the port, and load the certificate, so that errors come before the coordinator is made."""
-        assert self.tls_cert is not None, "checked"
         host, _, port = self.address.rpartition(":")
         refusals: list[OSError] = []
         try:
@@ -166,7 +160,7 @@ class Door:
             raise AddressRefused(
                 self.address, f"cannot listen there ({why})", "name a free port of this machine."
             ) from refusals[0]
-        _check_pem(self.address, self.tls_cert, self.tls_key, self.client_ca)
+        files.check()
 
     def _check_unix(self) -> Path:
         """Check the address; return the path of the socket."""
@@ -248,13 +242,10 @@ class Caller:
         """A new connection, opened at its first call. Raises AddressRefused: a file cannot be used."""
         if self.address.startswith(sockets.UNIX):
             return grpc.insecure_channel(sockets.target(self.address), options=_CLIENT_OPTIONS)
-        assert self.tls_ca is not None  # __post_init__
-        trusted = grpc.ssl_channel_credentials(
-            _read(self.address, self.tls_ca),
-            None if self.tls_key is None else _read(self.address, self.tls_key),
-            None if self.tls_cert is None else _read(self.address, self.tls_cert),
-        )
-        _check_pem(self.address, self.tls_cert, self.tls_key, self.tls_ca)
+        files = PemFiles(self.address, self.tls_cert, self.tls_key, self.tls_ca)
+        cert, key, authority = files.read()
+        files.check()
+        trusted = grpc.ssl_channel_credentials(authority, key, cert)
         return grpc.secure_channel(self.address, trusted, options=_CLIENT_OPTIONS)
 
 
@@ -325,23 +316,6 @@ def _check_host_port(address: str) -> None:
         raise AddressRefused(address, f"a port is at most {_LAST_PORT}", "name one from 1, or 0 for any.")
 
 
-def _check_pem(address: str, cert: Path | None, key: Path | None, ca: Path | None) -> None:
-    """Load the files that gRPC will use, because its own errors name no file."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        if cert is not None:
-            # The empty password makes a key with a password fail instead of asking for the password.
-            context.load_cert_chain(cert, key, password="")
-        if ca is not None:
-            context.load_verify_locations(ca)
-    except (OSError, ValueError) as failed:  # ssl's errors are OSErrors
-        raise AddressRefused(
-            address,
-            f"{' and '.join(str(file) for file in (cert, key, ca) if file)} cannot be used ({failed})",
-            "name a certificate and its key, both PEM and without a password, and a PEM file of the authority.",
-        ) from failed
-
-
 def _listen_for_a_moment(family: socket.AddressFamily, kind: socket.SocketKind, at: Any) -> None:
     with socket.socket(family, kind) as probe:
         # As gRPC does, because leftovers of closed connections are no listener.
@@ -350,24 +324,3 @@ def _listen_for_a_moment(family: socket.AddressFamily, kind: socket.SocketKind, 
             probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         probe.bind(at)
         probe.listen()  # with that option a second process can bind, but not listen
-
-
-def _regular(file: Path) -> tuple[os.stat_result, bytes]:
-    """The status and the content of a file. Raises OSError, also for a pipe, because reading it would wait."""
-    # By an opener, because open() closes no descriptor of a folder that it was given.
-    with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
-        status = os.fstat(opened.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no file")
-        return status, opened.read()
-
-
-def _read(address: str, file: Path) -> bytes:
-    try:
-        if pem := _regular(file)[1]:
-            return pem
-        raise OSError(errno.ENODATA, "it is empty")  # gRPC would end the process, or take an empty CA for none
-    except OSError as failed:
-        raise AddressRefused(
-            address, f"{os.fspath(file)} cannot be read ({failed.strerror})", "name a PEM file of yours."
-        ) from failed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,7 +21,14 @@ from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.messages import News, Refused, Say, Taken
 from lowmark.integration.coordinator.server import CoordinatorServer, Watcher, restore, serve
 from lowmark.integration.coordinator.serving import run_coordinator
-from lowmark.integration.errors import AddressRefused, CoordinatorFailed, JournalRefused, SocketsRefused, TokenRefused
+from lowmark.integration.errors import (
+    AddressRefused,
+    CoordinatorFailed,
+    CoordinatorUnreachable,
+    JournalRefused,
+    SocketsRefused,
+    TokenRefused,
+)
 from lowmark.integration.process.sockets import answers
 from lowmark.watermark import NotifyNewLowWatermark, TaskId
 from lowmark.watermark.protocol import LeaseRenewed, TaskDeregistered, TaskForgotten, TaskRegistered
@@ -727,6 +735,36 @@ def test_a_port_is_not_shared_with_another_process(tmp_path: Path) -> None:
     door = Door("127.0.0.1:0", cert, key, token_file(tmp_path))
     with serving(door) as address, pytest.raises(AddressRefused, match="cannot listen there"):
         asyncio.run(refused(Door(address, cert, key, token_file(tmp_path))))
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_renewed_certificates_count_without_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, mutual: bool
+) -> None:
+    """A cluster renews them on disk while the coordinator serves, and ends them days later."""
+    (cert, key), token = certificate(tmp_path), token_file(tmp_path)
+    with serving(Door("127.0.0.1:0", cert, key, token, client_ca=cert if mutual else None)) as address:
+
+        def asks(cert: Path, key: Path) -> bool:
+            own = {"tls_cert": cert, "tls_key": key} if mutual else {}
+            try:
+                return ask_status(Caller(address, tls_ca=cert, token_file=token, **own)).applications == 0
+            except CoordinatorUnreachable:
+                return False
+
+        assert asks(cert, key)
+        (before := tmp_path / "before").mkdir()
+        (after := tmp_path / "after").mkdir()
+        old = Path(shutil.copy(cert, before)), Path(shutil.copy(key, before))
+        new_cert, new_key = certificate(after)
+        new_cert.replace(cert)  # the key does not fit yet
+        assert asks(*old), "half a renewal is none"
+        assert asks(*old)
+        [record] = caplog.records
+        assert f"{cert} and {key}" in record.getMessage()
+        new_key.replace(key)
+        assert asks(cert, key)
+        assert not asks(*old)
 
 
 async def refused(door: Door) -> None:
