@@ -145,7 +145,7 @@ def decode(data: bytes) -> StreamSnapshot:
         _check(all(type(split) in (str, int) and isinstance(name, str) for split, name in names))
         for child, (parents, left_us) in ancestry.items():
             _check(all(type(split) in (str, int) for split in (child, *parents)))
-            _check(parents or left_us is not None)  # parents that were removed have left something
+            _check(child in splits and (parents or left_us is not None))  # removed parents left something
             _check(left_us is None or is_int64(left_us))
         by_hand = {split: IdleMark(*mark) for split, *mark in (marks[0] if marks else ())}
         for split, mark in by_hand.items():

@@ -145,6 +145,7 @@ def sealed(tail: object, *, ids: bytes = b"", kind: int = 1, count: int = 0, sta
         sealed([["a"], [], [], [["a", 5]], None, [-1]], count=1),
         sealed([["a"], [], [], [["a", 5]], None, []], count=1),
         sealed([["a"], [], [["a", "b"]]], count=1),
+        sealed([["a"], [], [["b", ["a"], 3]]], count=1),
         sealed([[], []], kind=0, ids=bytes(16), count=2),
         sealed([["a"], [], [], [], "1970"], count=1),
         sealed([["a"], [], [], [], None, [1]], count=1),
