@@ -23,7 +23,7 @@ from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kafka.source import OWNED
 from lowmark.sources.worker_costs import collecting_nothing
-from lowmark.watermark.printable import counted
+from lowmark.watermark.printable import counted, some_of
 from lowmark.watermark.replay.report import AuditReport
 
 from .audit import Audit, Question
@@ -101,14 +101,14 @@ class KafkaAudit:
         if reading.audit is None:
             if self.stop():
                 raise KeyboardInterrupt
-            if reading.why_short is None:
+            if not reading.shortfalls:
                 raise AuditImpossible(
                     f"no committed record is left in what was to be read of {self.topics}",
                     "audit it once rows were committed to it, or read more of it with --all.",
                 )
             raise AuditImpossible(
                 f"Kafka at {self.bootstrap_servers}: nothing of {self.topics} could be read: "
-                f"{settings.redact(reading.why_short)}",
+                f"{settings.redact('; '.join(reading.shortfalls))}",
                 "check that the brokers run, and the right to read the topic.",
             )
         audit = reading.audit
@@ -123,9 +123,8 @@ class KafkaAudit:
             )
         if reading.empty:
             notes.append(f"no row of it in what was read: {', '.join(map(split_name, reading.empty[:20]))}")
-        if reading.why_short is not None:
-            notes.append(f"not all was read: {settings.redact(reading.why_short)}")
-        elif self.stop():
+        notes += [f"not all was read: {settings.redact(why)}" for why in reading.shortfalls]
+        if self.stop() and not reading.shortfalls:
             notes.append("interrupted: this is what was read by then")
         names = sorted({topic for topic, _ in ends})
         named = f"topic {names[0]}" if len(names) == 1 else f"{len(names)} topics ({', '.join(names):.200})"
@@ -134,7 +133,7 @@ class KafkaAudit:
             what=f"{named}, {counted(audit.rows, 'row')} of {partitions}",
             order=reading.order,
             event_time=reading.event_time,
-            complete=reading.why_short is None and not self.stop(),
+            complete=not reading.shortfalls and not self.stop(),
             notes=notes,
         )
 
@@ -172,6 +171,7 @@ class _Reading:
         self._paused: set[TopicPartitionId] = set()
         self._next: Offsets = dict(begins)  # partition -> the offset after the last read record
         self._deleted: Offsets = {}  # partition -> the offset at which the broker has no record
+        self._refused: dict[str, list[str]] = {}  # error -> the partitions that it ended
         self._total = sum(ends.values()) - sum(begins.values())
         self._numbers: Offsets = {}  # partition -> its number as a split
         self._appended = self._mixed = False
@@ -179,12 +179,18 @@ class _Reading:
         self.order = self.event_time = ""
         self.sample: str | None = None
         self.schema_id: int | None = None  # the id in the first record, if its schema is needed
-        self.why_short: str | None = None
+        self._why_short: str | None = None
         self.empty: list[TopicPartitionId] = sorted(set(begins) - self._left)
+
+    @property
+    def shortfalls(self) -> list[str]:
+        """Why not all was read; empty if all was."""
+        refused = [f"{some_of(names)}: {error}" for error, names in self._refused.items()]
+        return refused if self._why_short is None else [*refused, self._why_short]
 
     def run(self) -> None:
         news_at = looked_at = time.monotonic()
-        while self._left and self.why_short is None and not self._of.stop():
+        while self._left and self._why_short is None and not self._of.stop():
             with collecting_nothing():
                 messages = self._kept.consumer.consume(_CHUNK, _WAIT_SECONDS)
                 good, errors = parted(messages)
@@ -201,8 +207,8 @@ class _Reading:
             now = time.monotonic()
             if now - news_at > self._of.give_up_after_seconds:
                 said = f" ({self._kept.errors.said})" if self._kept.errors.said else ""
-                self.why_short = f"nothing came for {self._of.give_up_after_seconds:.0f} s{said}"
-            elif now - looked_at > _LOOK_AGAIN_SECONDS and self.why_short is None:
+                self._why_short = f"nothing came for {self._of.give_up_after_seconds:.0f} s{said}"
+            elif now - looked_at > _LOOK_AGAIN_SECONDS and self._why_short is None:
                 looked_at = now
                 self._look()
 
@@ -211,9 +217,9 @@ class _Reading:
         try:
             names = sorted({topic for topic, _ in self._ends})
             if gone := set(names) - self._client.topics(names).keys():
-                self.why_short = f"topic {', '.join(sorted(gone))} was deleted while it was read"
+                self._why_short = f"topic {', '.join(sorted(gone))} was deleted while it was read"
         except KafkaUnavailable as away:
-            self.why_short = f"the brokers went away: {away.cause}"
+            self._why_short = f"the brokers went away: {away.cause}"
 
     def _take(self, messages: Sequence[Message]) -> None:
         if self.audit is None:
@@ -317,9 +323,11 @@ class _Reading:
             KafkaError._UNKNOWN_TOPIC,
         ):
             self._look()
-        elif not may_pass(error):
-            where = f"{split_name(partition)}: " if partition in self._ends else ""
-            self.why_short = f"{where}{error.str()}"
+        elif partition in self._left and not may_pass(error):
+            self._refused.setdefault(error.str(), []).append(split_name(partition))
+            self._end(partition)  # the others may be readable, as where one topic of several is forbidden
+        elif partition not in self._ends and not may_pass(error):
+            self._why_short = error.str()
 
     def _pass_deleted(self) -> None:
         """Read on at the first records that are left. Many partitions take one question, because each may be slow."""
@@ -328,7 +336,7 @@ class _Reading:
         try:
             [(begins, _)] = self._client.positions([dict.fromkeys(deleted, KafkaOffsets.earliest())], action)
         except KafkaUnavailable as away:
-            self.why_short = f"the brokers went away: {away.cause}"
+            self._why_short = f"the brokers went away: {away.cause}"
             return
         for partition, offset in deleted.items():
             begin = begins[partition]

@@ -28,13 +28,13 @@ super.users=User:ANONYMOUS
 """The user of the secure listener has only the rights that a test gives, by the plain listener."""
 
 
-def let_read(broker: Broker, topic: str) -> None:
-    """Give the user of the secure listener the right to read a topic, and none to any consumer group."""
+def let_read(broker: Broker, topic: str, right_to: str = "READ") -> None:
+    """Give the user of the secure listener the right to read a topic, or another one, and none to consumer groups."""
     from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
     right = AclBinding(
         ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:reader", "*",
-        AclOperation.READ, AclPermissionType.ALLOW,
+        AclOperation[right_to], AclPermissionType.ALLOW,
     )  # fmt: skip
     broker.admin.create_acls([right])[right].result(30)
 
