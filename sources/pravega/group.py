@@ -50,12 +50,12 @@ class PravegaGroup:
     def subscribe(self, splits: Collection[PravegaSplit]) -> None:
         """Make the group at the starts of splits, so that retention keeps all events that the group has not released.
 
-        An existing group of the same streams is not changed.
+        An existing group that keeps the same streams is not changed.
         """
         cuts = self._cuts(splits)
         config = self._config(cuts)
         group, streams = self._make(config)
-        if streams != cuts.keys():
+        if streams != cuts.keys() or not _keeps(group):
             self._ask("reset", lambda: group.resetReaderGroup(config))
 
     def join(self, splits: Collection[PravegaSplit]) -> None:
@@ -108,16 +108,25 @@ class PravegaGroup:
         """Return the names of the group's readers, sorted; the name of this process's begins with `lowmark-`."""
         return sorted(str(name) for name in self._ask("look up the readers of", self._group.getOnlineReaders))
 
-    def release(self, splits: Collection[PravegaSplit]) -> None:
+    def release(self, splits: Collection[PravegaSplit], kept: frozenset[str] = frozenset()) -> None:
         """Let Pravega truncate events before the starts of splits, by the stream's retention policy.
 
         A stream that a batch has found is not released until the group has that stream, too.
+
+        Args:
+            kept: the streams that the group has to have.
+
+        Raises GroupReset, also if somebody has set the group so that Pravega keeps fewer events.
         """
         cuts = self._cuts(splits)
         if self._group is None:
             self._group = self._ask("look up", lambda: self._manager.getReaderGroup(self._name))
         streams = self._ask("look up the streams of", lambda: _streams_of(self._group))
         held = self._java_cuts({stream: cut for stream, cut in cuts.items() if stream in streams})
+        gone = cuts.keys() if not held or not _keeps(self._group) else cuts.keys() & kept - streams
+        if gone:
+            named = f"{self._client.settings.scope}/{self._name} keeps no events of {', '.join(sorted(gone))}"
+            raise GroupReset(f"reader group {named} any more, because somebody has set it anew")
         self._ask("move the retention of", lambda: self._group.updateRetentionStreamCut(held))
 
     def close(self) -> None:
@@ -180,6 +189,11 @@ class PravegaGroup:
 
 def _streams_of(group: Any) -> set[str]:
     return {str(name).rpartition("/")[2] for name in group.getStreamNames()}
+
+
+def _keeps(group: Any) -> bool:
+    """Whether Pravega keeps events until they are released; `_streams_of` has fetched the state of the group."""
+    return "MANUAL" in str(group.getSynchronizer().getState().getConfig().getRetentionType())
 
 
 class GroupReset(LowmarkError):

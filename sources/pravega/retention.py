@@ -46,7 +46,7 @@ class Retention:
         try:
             if self._group is None:
                 self._group = self._make_group()
-            self._group.release(splits)
+            self._group.release(splits, self._kept)
         except (PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing, GroupReset) as failed:
             if isinstance(failed, GroupReset):
                 self._kept = frozenset()  # the next plan makes the group again

@@ -37,15 +37,25 @@ class Group:
         self.pravega, self.name = pravega, f"g{uuid.uuid4().hex[:8]}"
         config = pravega.client.java_config
         self.manager = java_class("io.pravega.client.admin.ReaderGroupManager").withScope(pravega.scope, config)
-        builder = java_class("io.pravega.client.stream.ReaderGroupConfig").builder()
-        described = builder.stream(pravega.client.java_stream(stream)).disableAutomaticCheckpoints().build()
-        self.manager.createReaderGroup(self.name, described)
+        self.manager.createReaderGroup(self.name, self._described(stream))
         self.group = self.manager.getReaderGroup(self.name)
+
+    def _described(self, stream: str) -> Any:
+        builder = java_class("io.pravega.client.stream.ReaderGroupConfig").builder()
+        return builder.stream(self.pravega.client.java_stream(stream)).disableAutomaticCheckpoints().build()
 
     def reader(self, name: str) -> Any:
         serializer = java_class("io.pravega.client.stream.impl.ByteArraySerializer")()
         config = java_class("io.pravega.client.stream.ReaderConfig").builder().build()
         return self.pravega._writers.createReader(name, self.name, serializer, config)
+
+    def set_to(self, stream: str) -> None:
+        """Set the group that has the name now to the head of a stream."""
+        self.manager.getReaderGroup(self.name).resetReaderGroup(self._described(stream))
+
+    def close(self) -> None:
+        self.group.close()
+        self.manager.close()
 
     def checkpoint(self, name: str) -> Any:
         return self.group.initiateCheckpoint(name, self.pravega.client.executor)
@@ -62,8 +72,7 @@ def stream(pravega: Pravega) -> str:
 def group(pravega: Pravega, stream: str) -> Iterator[Group]:
     made = Group(pravega, stream)
     yield made
-    made.group.close()
-    made.manager.close()
+    made.close()
 
 
 def byte_of(checkpoint: Any) -> int:
@@ -194,8 +203,8 @@ def test_a_subscriber_is_told_what_was_committed_and_is_nobody_elses(
     released: list[Mapping[str, StreamCut]] = []
     release = PravegaGroup.release
 
-    def released_too(group: PravegaGroup, splits: Collection[PravegaSplit]) -> None:
-        release(group, splits)
+    def released_too(group: PravegaGroup, splits: Collection[PravegaSplit], kept: frozenset[str]) -> None:
+        release(group, splits, kept)
         released.append(group._cuts(splits))
 
     monkeypatch.setattr(PravegaGroup, "release", released_too)
@@ -233,6 +242,74 @@ def test_a_stream_that_is_added_to_a_query_is_kept_and_released_at_once(
     assert [str(each).rpartition("/")[2] for each in subscribers] == [name]
     assert "is not released" not in caplog.text
     planner.close()
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_group_that_releases_nothing_by_hand_becomes_a_subscriber(
+    pravega: Pravega, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Java's default is no retention: Pravega kept nothing for the query, and each batch waited for `give_up_after`."""
+    stream = pravega.create_stream(1)
+    others = Group(pravega, stream)
+    if when == "meanwhile":
+        others.manager.deleteReaderGroup(others.name)
+    planner = plan_of(pravega.source(stream, subscriber=others.name))
+    at = planner.initial()
+    for rounds in (1, 2, 3):
+        pravega.write(stream, [("k", b"7")] * 5)
+        at = next_batch(planner, at)
+        began = time.monotonic()
+        planner.committed(at)
+        assert time.monotonic() - began < 30, "a release waits for no answer that cannot come"
+        if when == "meanwhile" and rounds == 1:
+            others.set_to(stream)
+    planner.close()
+    subscribers = pravega.client._controller.listSubscribers(pravega.scope, stream).get()
+    assert [str(each).rpartition("/")[2] for each in subscribers] == [others.name]
+    assert caplog.text.count("keeps no events") == (when == "meanwhile")
+    others.close()
+
+
+def test_a_group_that_somebody_has_set_to_fewer_streams_is_set_back(
+    pravega: Pravega, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pravega kept the other stream no more for the query, and no line of the log said so."""
+    one, other = pravega.create_stream(1), pravega.create_stream(1)
+    for stream in (one, other):
+        pravega.write(stream, [("k", b"7")] * 5)
+    name = f"g{uuid.uuid4().hex[:8]}"
+    planner = plan_of(pravega.source(one, other, subscriber=name))
+    at = next_batch(planner, planner.initial())
+    planner.committed(at)
+    others = PravegaGroup(pravega.client, name, [one, other])
+    others.join([split_of(one, 0)])
+    others.close()
+    for _ in range(2):
+        pravega.write(one, [("k", b"7")] * 5)
+        at = next_batch(planner, at)
+        planner.committed(at)
+    planner.close()
+    for stream in (one, other):
+        subscribers = pravega.client._controller.listSubscribers(pravega.scope, stream).get()
+        assert [str(each).rpartition("/")[2] for each in subscribers] == [name]
+    assert f"keeps no events of {other} " in caplog.text
+
+
+def test_a_group_that_somebody_has_set_to_other_streams_ends_the_query(pravega: Pravega) -> None:
+    """The query went on, and Pravega kept nothing for it."""
+    stream, elsewhere = pravega.create_stream(1), pravega.create_stream(1)
+    name = f"g{uuid.uuid4().hex[:8]}"
+    planner = plan_of(pravega.source(stream, subscriber=name))
+    pravega.write(stream, [("k", b"7")] * 5)
+    at = next_batch(planner, planner.initial())
+    others = PravegaGroup(pravega.client, name, [stream, elsewhere])
+    others.join([split_of(elsewhere, 0)])
+    planner.committed(at)
+    pravega.write(stream, [("k", b"7")] * 5)
+    with pytest.raises(Exception, match=rf"{name} reads {elsewhere}; expected a group of {stream} alone"):
+        next_batch(planner, at)
+    planner.close()
+    others.close()
 
 
 @pytest.mark.parametrize("option", ["subscriber", "reader_group"])

@@ -168,7 +168,7 @@ def test_a_subscriber_subscribes_anew_when_a_split_of_another_stream_comes() -> 
     told: list[list[str]] = []
     group: Any = SimpleNamespace(
         subscribe=lambda splits: told.append(["keep", *(split.stream for split in splits)]),
-        release=lambda splits: told.append(["release", *(split.stream for split in splits)]),
+        release=lambda splits, kept: told.append(["release", *(split.stream for split in splits)]),
     )
     retention = Retention(lambda: group, subscribes=True)
     orders, returns = split_of("orders", 0, 5), split_of("returns", 0, 6)
@@ -426,7 +426,7 @@ def test_what_cannot_be_released_now_is_released_with_a_later_batch(caplog: pyte
         def subscribe(self, splits: Collection[PravegaSplit]) -> None:
             self.told.append(list(splits))
 
-        def release(self, splits: Collection[PravegaSplit]) -> None:
+        def release(self, splits: Collection[PravegaSplit], kept: frozenset[str] = frozenset()) -> None:
             if self.away:
                 raise PravegaUnavailable("tcp://pravega:9090", "move the retention", 60.0, "nobody there")
             self.told.append(list(splits))
