@@ -23,7 +23,7 @@ from lowmark.watermark import LowmarkError
 from .errors import InvalidPravegaOption, PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable
 from .java_error import JavaError, cause_of
 from .jvm import java_class, start_java
-from .mark_reader import MarkReader
+from .mark_reader import MarkReader, java_reader, mark_stream_of
 from .notes import Marks
 from .segment import segment_name
 from .segment_bytes import ANSWER_MS, SegmentBytes, Truncated
@@ -179,20 +179,24 @@ class PravegaClient:
             origin: the origin of the place, "" if unknown. For another origin, all marks are returned.
         """
         with self._lock:
-            reader = self._marks.setdefault(stream, MarkReader(lambda: self._mark_stream(stream)))
+            connect = partial(java_reader, self.settings.scope, stream, self._controller, self._pool)
+            reader = self._marks.setdefault(stream, MarkReader(connect, partial(self._find_marks, stream)))
         action = f"read the marks of time of stream {self.settings.scope}/{stream}"
         with reader.lock:
             return self.ask(action, lambda: reader.read(place, most, origin), missing=reader.forget)
 
-    def _mark_stream(self, stream: str) -> Any:
-        factory = java_class("io.pravega.client.stream.impl.ClientFactoryImpl")(
-            self.settings.scope, self._controller, self._pool
-        )
-        return factory.createRevisionedStreamClient(
-            java_class("io.pravega.shared.NameUtils").getMarkStreamForStream(stream),
-            java_class("io.pravega.client.watermark.WatermarkSerializer")(),
-            java_class("io.pravega.client.state.SynchronizerConfig").builder().build(),
-        )
+    def _find_marks(self, stream: str) -> None:
+        """Ask for an answer in time, because Java's reader of marks waits for minutes by itself."""
+        import jpype
+
+        name = mark_stream_of(stream)
+        for each in _result(self._controller.getCurrentSegments(self.settings.scope, name)).getSegments():
+            segment = int(each.getSegmentId())
+            try:
+                _result(self._watch(name, segment).getSegmentInfo())
+            except jpype.JException:
+                self._unwatch(name, segment)
+                raise
 
     def states(
         self, segments: Iterable[tuple[str, int]], *, patience_seconds: float

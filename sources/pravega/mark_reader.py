@@ -13,16 +13,17 @@ _REVISION = "io.pravega.client.state.Revision"
 
 
 class MarkReader:
-    """Reads marks, without keeping them, by the reader of Java that `connect` makes."""
+    """Reads marks, without keeping them, by the reader of Java that `connect` makes, once `find` has had an answer."""
 
-    def __init__(self, connect: Callable[[], Any]) -> None:
+    def __init__(self, connect: Callable[[], Any], find: Callable[[], None]) -> None:
         self.lock = threading.Lock()  # held by the caller of each method, because Java's reader is for one thread
-        self._connect = connect
+        self._connect, self._find = connect, find
         self._reader: Any = None
         self._oldest: str | None = None  # the begin of the marks, in Java's form
 
     def read(self, place: int, most: int | None, origin: str) -> Marks:
         """Read on, as `PravegaClient.marks` says."""
+        self._find()
         if self._reader is None:
             self._reader = self._connect()
         truncated = java_class("io.pravega.client.stream.TruncatedDataException")
@@ -52,3 +53,19 @@ class MarkReader:
             found.append(Mark(int(mark.getLowerTimeBound()), at, place, after))
             place = after
         return Marks(segment, found)
+
+
+def mark_stream_of(stream: str) -> str:
+    """Return the name of the stream that has the marks of a stream."""
+    return str(java_class("io.pravega.shared.NameUtils").getMarkStreamForStream(stream))
+
+
+def java_reader(scope: str, stream: str, controller: Any, pool: Any) -> Any:
+    """Make Java's reader of the marks of a stream."""
+    return java_class("io.pravega.client.stream.impl.ClientFactoryImpl")(
+        scope, controller, pool
+    ).createRevisionedStreamClient(
+        mark_stream_of(stream),
+        java_class("io.pravega.client.watermark.WatermarkSerializer")(),
+        java_class("io.pravega.client.state.SynchronizerConfig").builder().build(),
+    )

@@ -131,6 +131,26 @@ def test_a_task_waits_for_what_writers_have_noted(outage: Outage) -> None:
     assert [time is None for time in noted] == [True] * 10 + [False] * 10
 
 
+def test_a_task_that_reads_what_writers_have_noted_gives_up_in_time(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Java's reader of marks waits for a store by itself: for three minutes, and no line of the log said so."""
+    server, _, store = outage
+    stream = server.create_stream(1)
+    server.write(stream, numbered(10, 10))
+    task = server.source(stream, noted_time=True, give_up_after="15 seconds")
+    [split] = task.discover()
+    store.kill()
+    try:
+        began = time.monotonic()
+        with pytest.raises(PravegaUnavailable, match="read the marks of time of stream"):
+            list(read_slices(task, [replace(split, stop=180)]))
+        assert time.monotonic() - began < 60
+    finally:
+        store.start()
+    assert "cannot read the marks of time of stream" in caplog.text
+
+
 def test_who_stays_away_is_an_error_that_says_for_how_long(outage: Outage) -> None:
     server, controller, store = outage
     stream = server.create_stream(1)
