@@ -61,11 +61,11 @@ class PravegaUnavailable(SourceUnavailable):
 
 
 class PravegaGroupTaken(SuppressRestarts, ValueError):
-    """A reader group of that name reads streams that the query does not read, so a reset would harm its owner."""
+    """A group of that name reads other streams or has readers of others, so a reset would harm its owner."""
 
     scope: str  # the scope
     group: str  # name of the group
-    streams: str  # the streams of the group, separated by commas
+    streams: str  # the streams of the group, separated by commas, and its readers
     expected: str  # the streams of the query
     _fact = "Pravega's reader group {scope}/{group} reads {streams}; expected a group of {expected} alone"
     _hint = "give the query a group of its own: it is reset whenever the query starts."

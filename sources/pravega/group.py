@@ -50,13 +50,16 @@ class PravegaGroup:
     def subscribe(self, splits: Collection[PravegaSplit]) -> None:
         """Make the group at the starts of splits, so that retention keeps all events that the group has not released.
 
-        An existing group that keeps the same streams is not changed.
+        An existing group that keeps the same streams stays. Raises PravegaGroupTaken where a reset would move readers.
         """
         cuts = self._cuts(splits)
         config = self._config(cuts)
         group, streams = self._make(config)
-        if streams != cuts.keys() or not _keeps(group):
-            self._ask("reset", lambda: group.resetReaderGroup(config))
+        if streams == cuts.keys() and _keeps(group):
+            return
+        if readers := self.readers():
+            raise self._taken(f"{', '.join(sorted(streams))} with the readers {', '.join(readers)}")
+        self._ask("reset", lambda: group.resetReaderGroup(config))
 
     def join(self, splits: Collection[PravegaSplit]) -> None:
         """Set the group to the starts of splits and read on. Its other readers must be made again, as Pravega says."""
@@ -123,7 +126,7 @@ class PravegaGroup:
             self._group = self._ask("look up", lambda: self._manager.getReaderGroup(self._name))
         streams = self._ask("look up the streams of", lambda: _streams_of(self._group))
         held = self._java_cuts({stream: cut for stream, cut in cuts.items() if stream in streams})
-        gone = cuts.keys() if not held or not _keeps(self._group) else cuts.keys() & kept - streams
+        gone = cuts.keys() & kept - streams if _keeps(self._group) else cuts.keys()
         if gone:
             named = f"{self._client.settings.scope}/{self._name} keeps no events of {', '.join(sorted(gone))}"
             raise GroupReset(f"reader group {named} any more, because somebody has set it anew")
@@ -158,10 +161,11 @@ class PravegaGroup:
         self._group = group = self._ask("make", made)
         streams = self._ask("look up the streams of", lambda: _streams_of(group))
         if not streams <= set(self._streams):
-            raise PravegaGroupTaken(
-                self._client.settings.scope, self._name, ", ".join(sorted(streams)), ", ".join(self._streams)
-            )
+            raise self._taken(", ".join(sorted(streams)))
         return group, streams
+
+    def _taken(self, streams: str) -> PravegaGroupTaken:
+        return PravegaGroupTaken(self._client.settings.scope, self._name, streams, ", ".join(self._streams))
 
     def _cuts(self, splits: Collection[PravegaSplit]) -> Mapping[str, StreamCut]:
         return stream_cuts(self._client, {split.split_id: split.start for split in splits})

@@ -275,8 +275,10 @@ def test_a_user_audits_what_may_be_read_without_a_right_to_a_consumer_group(tmp_
         let_read(broker, closed, "DESCRIBE")
 
         client = AdminClient({"bootstrap.servers": address, "log_level": 0, **login})
-        for name in (topic, closed):
-            wait_until(lambda name=name: client.list_topics(name, timeout=5).topics[name].error is None, "the right")
+        wait_until(
+            lambda: all(client.list_topics(each, timeout=5).topics[each].error is None for each in (topic, closed)),
+            "the rights",
+        )
 
         def audited(*topics: str) -> AuditReport:
             now_us = time.time_ns() // 1_000

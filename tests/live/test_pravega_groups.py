@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.options import PlanOptions
-from lowmark.sources.planning.planner import BatchPlanner
+from lowmark.sources.planning.planner import BatchPlanner, PlanningFailed
 from lowmark.sources.pravega import PravegaSource, PravegaSplit
 from lowmark.sources.pravega.client import StreamCut
 from lowmark.sources.pravega.errors import PravegaUnavailable
@@ -267,6 +267,19 @@ def test_a_group_that_releases_nothing_by_hand_becomes_a_subscriber(
     subscribers = pravega.client._controller.listSubscribers(pravega.scope, stream).get()
     assert [str(each).rpartition("/")[2] for each in subscribers] == [others.name]
     assert caplog.text.count("keeps no events") == (when == "meanwhile")
+    others.close()
+
+
+def test_a_group_that_others_read_becomes_no_subscriber(pravega: Pravega, stream: str) -> None:
+    """A reset would set its readers to the position of the query."""
+    others = Group(pravega, stream)
+    reader = others.reader("app-1")
+    planner = plan_of(pravega.source(stream, subscriber=others.name))
+    with pytest.raises(PlanningFailed, match=f"PravegaGroupTaken: .* reads {stream} with the readers app-1; expected"):
+        next_batch(planner, planner.initial())
+    reader.close()
+    assert next_batch(planner, planner.initial()) != planner.initial()
+    planner.close()
     others.close()
 
 
