@@ -264,12 +264,13 @@ def _local(text: str) -> Path:
 
 def _topics(names: list[str] | None, pattern: str | None) -> Topics:
     from lowmark.integration.audit.kafka_range import Topics
+    from lowmark.sources.kit.options import PATTERN_ERRORS
 
     if not all(names or ()) or bool(names) == (pattern is not None):
         raise typer.BadParameter("expected either --topic, with a name, or --topic-pattern")
     try:
         re.compile(pattern or "")
-    except re.error as wrong:
+    except PATTERN_ERRORS as wrong:
         raise typer.BadParameter(f"--topic-pattern {pattern!r:.100} is no regular expression: {wrong}") from None
     return Topics(tuple(dict.fromkeys(names or ())), pattern)
 

@@ -20,6 +20,7 @@ from posixpath import commonpath
 
 import pyarrow as pa
 from lowmark.sources.api import SourceSplit
+from lowmark.sources.kit.options import PATTERN_ERRORS
 from lowmark.watermark.errors import shown
 from pyarrow import fs
 
@@ -120,7 +121,7 @@ def resolve_paths(
             inside = "/.*" if recursive else "/[^/]*"
             try:
                 compiled = re.compile(f"{pattern}(?:{inside})?")  # a folder that matches stands for its files
-            except (re.error, OverflowError, RecursionError) as wrong:
+            except PATTERN_ERRORS as wrong:
                 raise InvalidFileOption("paths", shown(list(paths)), "patterns as of a shell", f"{wrong}.") from wrong
             places.append(_Place(folder, compiled, deep=True))
     root = places[0].folder if len(places) == 1 else commonpath([place.folder for place in places])

@@ -79,6 +79,10 @@ def goes_on(on_data_loss: str, refusal: Refusal) -> bool:
     return one_of(on_data_loss, "on_data_loss", ("error", "go_on"), refusal) == "go_on"
 
 
+PATTERN_ERRORS = (re.error, OverflowError, RecursionError, ValueError)
+"""What `re.compile` raises: ValueError for a number of more digits than Python reads."""
+
+
 def checked_pattern(text: str, option: str, refusal: Refusal) -> str:
     """Return a valid regular expression."""
     given: object = text
@@ -86,7 +90,7 @@ def checked_pattern(text: str, option: str, refusal: Refusal) -> str:
         raise refusal(option, shown(given), "a regular expression", "write it as a text.")
     try:
         re.compile(text)
-    except (re.error, OverflowError, RecursionError) as wrong:
+    except PATTERN_ERRORS as wrong:
         raise refusal(option, repr(text), "a regular expression", f"{wrong}; it is Python's syntax.") from None
     return text
 

@@ -233,6 +233,7 @@ def test_the_options_of_spark(options: dict[str, str], argument: str, expected: 
         ({"startingTimestamp": "9" * 5_000}, "expected milliseconds since the epoch"),
         ({"endingTimestamp": "9223372036854775807"}, "expected milliseconds since the epoch"),
         ({"subscribe": None, "subscribePattern": "a{99999999999999999999}"}, "expected a regular expression"),
+        ({"subscribe": None, "subscribePattern": f"a{{{'9' * 5_000}}}"}, "expected a regular expression"),
         ({"kafka.auto.offset.reset": "latest"}, "the connector sets it itself"),
     ],
 )
