@@ -2,7 +2,8 @@
 
 The begin of a partition is looked up once, when it is found, and kept in its split, so a restart changes nothing.
 Partitions found later begin at their first record, for any start of the first partitions (FLIP-288), because their
-records came after the query began.
+records came after the query began. If a known topic got a partition, the first record has offset 0: the planner finds
+out whether records were deleted before the partition was found.
 
 Source: `KafkaSourceEnumerator`, `KafkaSubscriber` and its three implementations; FLIP-288, KIP-516.
 """
@@ -124,6 +125,8 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
         # Set by discovery, on the worker thread, and always as a whole. The first id of a name never changes unless it
         # is "", so a snapshot may have it before or after the splits of the topic.
         self._topic_ids: Mapping[str, str] = dict(state.topic_ids)
+        # Split ids that were first listed together with the topic: nothing says when their first records came.
+        self._as_old_as_topic = set[str]()
         self._discovering = DiscoveringEnumerator(
             context,
             self._discover,
@@ -167,8 +170,8 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
         # A topic without an id gets one when its brokers are upgraded, and stays the same topic.
         known = {name: topic_id for name, topic_id in self._topic_ids.items() if topic_id}
         first = dict(self._topic_ids) | {topic.name: topic.topic_id for topic in found} | known
-        self._topic_ids = first
-        return [
+        new, self._topic_ids = first.keys() - self._topic_ids.keys(), first
+        splits = [
             KafkaSplit(
                 split_id=split_id(topic.name, number, "" if topic.topic_id == first[topic.name] else topic.topic_id),
                 topic=topic.name,
@@ -178,6 +181,10 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
             for topic in found
             for number in topic.partitions
         ]
+        # A named partition may be older than its name in the subscription.
+        named = isinstance(self._subscriber, PartitionSet)
+        self._as_old_as_topic |= {split.split_id for split in splits if named or split.topic in new}
+        return splits
 
     def _prepare(self, splits: Sequence[KafkaSplit], late: bool) -> list[KafkaSplit]:  # noqa: FBT001  # as it is called
         if late:
@@ -205,7 +212,11 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
                 self._client.cause(error),
             )  # fmt: skip
         found = [(split, starts.get(split.key)) for split in splits]
-        return [replace(split, start=start) for split, start in found if start is not None]
+        return [
+            replace(split, start=start if split.split_id in self._as_old_as_topic else 0)
+            for split, start in found
+            if start is not None
+        ]
 
 
 def subscribed(state: KafkaEnumeratorState, subscriber: Subscriber) -> KafkaEnumeratorState:

@@ -87,6 +87,7 @@ class KafkaSource(DiscoveredSource[KafkaSplit, KafkaEnumeratorState]):
             another `stop` is refused.
         discover_every: how often to look for new partitions, a duration; None: only at the start.
         on_data_loss: for records that were deleted before they were read: "error", or "go_on" without these records.
+            Records of a partition that was added to a known topic count, too, also if they went before it was found.
         isolation: "read_committed", or "read_uncommitted" to read the records of open and aborted transactions too.
         transactional: whether partitions have transactions. None: unknown, so the result of a search by time is looked
             at before the time is claimed, because it may be a marker or an aborted record, followed by older rows. If

@@ -50,8 +50,9 @@ def whole(topic: str, stop: int, start: int = 0) -> KafkaSplit:
     return KafkaSplit(split_id=f"{topic}/0", topic=topic, partition=0, start=start, stop=stop)
 
 
-def delete_records(kafka: Broker, topic: str, before: int) -> None:
-    kafka.admin.delete_records([TopicPartition(topic, 0, before)])[TopicPartition(topic, 0)].result(30)
+def delete_records(kafka: Broker, topic: str, before: int, partition: int = 0) -> None:
+    deleted = TopicPartition(topic, partition, before)
+    kafka.admin.delete_records([deleted])[deleted].result(30)
 
 
 def create_anew(kafka: Broker, topic: str) -> None:
@@ -103,6 +104,24 @@ def test_records_deleted_after_they_were_planned(kafka: Broker) -> None:
     counted: list[Mapping[str, float]] = []
     list(read_slices(lenient, [whole(topic, 6, start=1)], count=counted.append))
     assert counted == [{"data_losses": 1, "lost_offsets": 3}]
+
+
+def test_records_of_an_added_partition_that_were_deleted_before_it_was_found_are_lost(
+    kafka: Broker, reading: Read
+) -> None:
+    topic = kafka.create_topic()
+    kafka.produce(topic, numbers(0))
+    state = reading(source_of(kafka, topic)).snapshot()
+    kafka.add_partitions(topic, 2)
+    kafka.produce(topic, [Record(str(value), 1) for value in range(10)])
+    delete_records(kafka, topic, 4, partition=1)
+    strict = reading(source_of(kafka, topic), state)
+    lenient = reading(source_of(kafka, topic, on_data_loss="go_on"), state)
+
+    with pytest.raises(KafkaDataLost, match=r"partition 1\): offsets 0 to 3 are lost: they were deleted \(retention"):
+        strict.batch()
+    assert lenient.values() == ["4", "5", "6", "7", "8", "9"]
+    assert (lenient.count("lost_offsets"), lenient.count("data_losses")) == (4, 1)
 
 
 def test_a_position_behind_the_end_is_lost_data_after_the_allowed_time(kafka: Broker, reading: Read) -> None:

@@ -115,8 +115,26 @@ def test_later_partitions_begin_at_their_first_record_also_after_a_restart() -> 
     context.next_period()
     _, restarted = enumerated(client, start=LATEST, state=state)
 
-    assert found(context) == {"orders/0": (9, None), "orders/1": (2, None)}
-    assert found(restarted) == {"orders/1": (2, None)}
+    assert found(context) == {"orders/0": (9, None), "orders/1": (0, None)}
+    assert found(restarted) == {"orders/1": (0, None)}
+
+
+def test_a_partition_whose_age_is_not_known_begins_at_its_first_record_because_nothing_of_it_was_lost() -> None:
+    """A topic that is subscribed later, and a partition that is named later, may be older than the query."""
+    client = ScriptedClient(orders={0: (0, 9), 1: (2, 7)})
+    one, both = (PartitionSet(frozenset(("orders", n) for n in numbers)) for numbers in ((0,), (0, 1)))
+    enumerator, _ = enumerated(client, subscriber=one)
+    _, named = enumerated(client, subscriber=both, state=enumerator.snapshot_state(1))
+    enumerator, _ = enumerated(client)
+    client.ids["returns"], client.there["returns"] = "id-9", {0: (5, 9), 1: (3, 7)}
+    client.silent.add(("returns", 1))
+    topics = TopicList(frozenset({"orders", "returns"}))
+    _, added = enumerated(client, subscriber=topics, state=enumerator.snapshot_state(1))
+    client.silent.clear()
+    added.next_period()
+
+    assert found(named) == {"orders/1": (2, None)}
+    assert found(added) == {"returns/0": (5, None), "returns/1": (3, None)}
 
 
 def test_a_later_partition_without_a_leader_holds_up_no_other_and_is_found_by_the_next_discovery(
@@ -133,8 +151,8 @@ def test_a_later_partition_without_a_leader_holds_up_no_other_and_is_found_by_th
     client.silent.clear()
     context.next_period()
 
-    assert without_leader == {"orders/0": (0, None), "orders/2": (3, None)}
-    assert found(context) == without_leader | {"orders/1": (2, None)}
+    assert without_leader == {"orders/0": (0, None), "orders/2": (0, None)}
+    assert found(context) == without_leader | {"orders/1": (0, None)}
     assert (
         "1 new partition is not read yet and asked about again by the next discovery, such as orders/1" in caplog.text
     )
