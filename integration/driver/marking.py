@@ -294,7 +294,7 @@ class Marking:
         """Write the file of a query that has none, by its newest commit, and return its content."""
         unsure = None
         if until_us is not None:  # rows of before this marking
-            now_us = time.time_ns() // 1_000
+            now_us = max(time.time_ns() // 1_000, until_us)  # as in `Partitions.report`
             unsure = (until_us - self._delay_us) // self._width_us, now_us // self._width_us
         # Without a time, nothing says how old the rows of before are, as after a crash that took their reports.
         kept = Kept(self._width_us, -1 if until_us is None else done, until_us=until_us, unsure=unsure)

@@ -87,7 +87,8 @@ class Partitions:
         if batch_id <= self.batch_id:
             return {}
         if batch_id != self.batch_id + 1 or rows is None:
-            self._miss(rows or {}, now_us)
+            # The sink had rows up to that time, so a clock before it was set back.
+            self._miss(rows or {}, max([now_us, *(us for us in (self.until_us, until_us) if us is not None)]))
         self.until_us = max(self.until_us, until_us, key=none_first)
         self.batch_id = batch_id
         late = {number: count for number, count in (rows or {}).items() if self._is_late(number)}

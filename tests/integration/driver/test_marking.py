@@ -98,6 +98,19 @@ def test_a_marking_of_a_query_that_ran_without_a_low_watermark_knows_that_hours_
     assert 'stream "orders": nothing tells which rows came before batch 6. A partition that is older' in caplog.text
 
 
+def test_a_marking_that_is_added_while_the_clock_is_set_back_knows_that_an_hour_may_have_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sink is complete until 05:30, so hour 5 may have rows, and the clock says 02:00."""
+    monkeypatch.setattr("lowmark.integration.driver.marking.time.time_ns", lambda: 2 * HOUR_US * 1_000)
+    marked = list[tuple[str, bool]]()
+    marking, query = marking_of(lambda done: marked.append((done.name, done.has_rows)), (5, 11 * HOUR_US // 2))
+    marking.begin(query)
+    marking.take(batch(6, 7, until_us=8 * HOUR_US), query)
+    marking.stop()  # makes all marks that are due
+    assert marked == [("hour=05", False), ("hour=07", True)]
+
+
 def test_a_query_of_an_earlier_mark_done_is_refused_because_the_later_one_would_mark_another_table() -> None:
     def act(partition: DonePartition) -> None:
         raise AssertionError(partition)

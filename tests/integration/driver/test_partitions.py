@@ -92,6 +92,17 @@ def test_partitions_that_nobody_told_of_are_marked_as_not_known(missing: str) ->
     assert marked(hours) == [Due(8, True, (6, 7))], "from the clock's partition on all are known again"
 
 
+def test_partitions_that_nobody_told_of_are_marked_also_if_the_clock_was_set_back() -> None:
+    """The sink was complete until 42 before the crash, and after it the clock says 15."""
+    hours = Partitions(Kept(10), 0)
+    hours.report(0, {3: 1}, until_us=42, now_us=55)
+    marked(hours)
+    hours = Partitions(hours.kept, 0)
+    hours.report(2, {}, until_us=42, now_us=15)
+    hours.report(3, {}, until_us=90, now_us=15)
+    assert marked(hours) == [Due(4, False)]
+
+
 def test_a_marking_that_is_added_to_a_running_query_begins_where_the_sink_stands() -> None:
     hours = Partitions(Kept(10, 40, until_us=25, unsure=(2, 3)), 0)
     hours.report(41, {3: 1}, until_us=25, now_us=35)
