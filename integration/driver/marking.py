@@ -47,8 +47,7 @@ log = logging.getLogger("lowmark")
 
 _METRIC = "lowmark:done:"
 _STOP_SECONDS = 10.0
-_NAMES_SHOWN = 100
-_SKETCH_LG = 12
+_NAMES_SHOWN, _SKETCH_LG = 100, 12
 _KEY = SplitKey(("partition",), ("bigint",))
 _ANOTHER = "wrap the source under another name for each table that is marked."
 
@@ -112,12 +111,10 @@ class Marking:
         self.metric = f"{_METRIC}{uuid.uuid4()}:{stream}"  # another one for each marking
         self._layout, self._act = layout, act
         self.rows_after_mark: dict[str, int] = {}  # that came to a marked partition, by the partition's name
-        self._changed = threading.Condition()
-        self._stopped = threading.Event()
+        self._changed, self._stopped = threading.Condition(), threading.Event()
         self._query: RunningQuery | None = None
-        self._named = ""
         self._partitions = Partitions(Kept(width_us), delay_us)
-        self._counts = False
+        self._named, self._counts = "", False
         self._writer: Loop | None = None
         self._actor: Worker | None = None
         self._fails = False  # the last try of a mark has failed
@@ -243,15 +240,18 @@ class Marking:
             self._changed.notify_all()
         if self._actor is not None:
             self._actor.join(1.0)
+        with self._changed:
+            if (due := self._partitions.due()) is not None:
+                text = 'stream "%s": mark_done stops before partition %s is marked; a new start of the query marks it'
+                log.warning(text, self.stream, self.name(due.number))
         if self._writer is not None:
             self._writer.stop()
 
     @property
     def _marks_soon(self) -> bool:
         """Whether a mark is due, and nothing keeps the thread from it."""
-        if self._actor is None or self._actor.ended or self._actor.is_current or self._fails:
-            return False
-        return self._partitions.due() is not None
+        runs = self._actor is not None and not (self._actor.ended or self._actor.is_current or self._fails)
+        return runs and self._partitions.due() is not None
 
     def _read(self, query: RunningQuery) -> Kept | None:
         """Return the content of the file in a query's checkpoint; None: it is known, and the checkpoint not set back.

@@ -20,6 +20,8 @@ from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark.moment import datetime_of
 
+from tests.servers.local import wait_until
+
 HOUR_US = 3_600_000_000
 METRIC = "lowmark:done:x:orders"
 IN_UTC: Any = SimpleNamespace(conf={"spark.sql.session.timeZone": "UTC"})
@@ -228,7 +230,9 @@ def test_partitions_of_another_length_are_refused_because_the_checkpoint_has_the
 
 
 @pytest.mark.parametrize("mark", ["fails", "stops the service", "ended with its thread"])
-def test_a_stop_waits_for_no_mark_that_will_not_be_made(monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
+def test_a_stop_waits_for_no_mark_that_will_not_be_made(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mark: str
+) -> None:
     stopped, is_tried = list[float](), threading.Event()
 
     def stop() -> None:
@@ -256,6 +260,30 @@ def test_a_stop_waits_for_no_mark_that_will_not_be_made(monkeypatch: pytest.Monk
     if mark != "stops the service":
         stop()
     assert max(stopped) < 5
+    assert 'stream "orders": mark_done stops before partition hour=01 is marked' in caplog.text
+
+
+def test_a_stop_tells_of_the_mark_that_hangs(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A job with AvailableNow ended without a word, and its hour got no file until the next day."""
+    monkeypatch.setattr("lowmark.integration.driver.marking._STOP_SECONDS", 0.1)
+    goes_on, marked = threading.Event(), list[str]()
+
+    def act(partition: DonePartition) -> None:
+        if partition.name == "hour=02":
+            goes_on.wait(20)
+        marked.append(partition.name)
+
+    marking, query = marking_of(act, (-1, None))
+    marking.begin(query)
+    marking.take(batch(0, 1, 2, until_us=5 * HOUR_US), query)
+    wait_until(lambda: marked == ["hour=01"], "the first mark")
+    marking.stop()
+    goes_on.set()
+    assert caplog.text.count("mark_done stops") == 1
+    assert (
+        'stream "orders": mark_done stops before partition hour=02 is marked; a new start of the query marks it'
+        in caplog.text
+    )
 
 
 def test_after_an_error_has_ended_the_thread_of_the_marks_the_next_batch_begins_it_again(
