@@ -47,7 +47,8 @@ log = logging.getLogger("lowmark")
 
 _METRIC = "lowmark:done:"
 _STOP_SECONDS = 10.0
-_NAMES_SHOWN, _SKETCH_LG = 100, 12
+_NAMES_SHOWN = 100
+_SKETCH_LG = 12
 _KEY = SplitKey(("partition",), ("bigint",))
 _ANOTHER = "wrap the source under another name for each table that is marked."
 
@@ -227,10 +228,9 @@ class Marking:
         return name_at(datetime_of(number * self._width_us), self._layout)
 
     def stop(self) -> None:
-        """Make the marks that are due, a bounded time; what is left is in the checkpoint.
+        """Make the marks that are due, a bounded time; the log names the first that is left for the next start.
 
-        Nothing is waited for once a mark has failed, because it is repeated later than a service should stop. The same
-        holds where a mark itself stops the service.
+        A mark that has failed is not waited for, because it is repeated too late; nor one that stops the service.
         """
         deadline = time.monotonic() + _STOP_SECONDS
         with self._changed:
