@@ -133,6 +133,12 @@ class Audit:
         self.cut.add(split, keys, times.times_us, times.timed)
         self.rows += count
 
+    def end(self, split: int) -> None:
+        """Take in that no further row of a split comes. Without a row, the split must not hold the watermark."""
+        self.cut.end(split)
+        if not self._profiles[split].rows:
+            self._replay.leave_out(split)
+
     def advance(self) -> None:
         """Judge the complete batches."""
         batches = self.cut.drain()

@@ -371,7 +371,7 @@ class _Reading:
         self._kept.consumer.incremental_unassign([TopicPartition(*partition)])
         self._paused.discard(partition)
         if self.audit is not None and partition in self._numbers:
-            self.audit.cut.end(self._numbers[partition])
+            self.audit.end(self._numbers[partition])
 
     def _pause(self, audit: Audit) -> None:
         """Let partitions that are far ahead wait for the others."""

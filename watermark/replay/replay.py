@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from lowmark.watermark.lateness import Micros
 from lowmark.watermark.moment import MILLISECOND_US
-from lowmark.watermark.splits.events import BatchReported, Polled, SplitColumn, SplitsDiscovered
+from lowmark.watermark.splits.events import BatchReported, Polled, SplitColumn, SplitsDiscovered, SplitsFinished
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.state import SplitId
 from lowmark.watermark.strategy import WatermarkStrategy
@@ -165,6 +165,10 @@ class Replay:
             verdict.grow(len(self.names))
         self._tops_us = np.pad(self._tops_us, (0, len(splits)))
         self._spoken = np.pad(self._spoken, (0, len(splits)))
+
+    def leave_out(self, split: int) -> None:
+        """Wait no longer for a split of which no row comes."""
+        self._watermarks.handle(SplitsFinished((split,)), self._clock_us)
 
     def take(self, batches: Batches) -> None:
         count = len(batches.ends)

@@ -64,6 +64,24 @@ def test_records_that_are_deleted_in_many_partitions_are_looked_up_at_once(
         assert of.notes == [f"offsets 0 to 7 of orders/{n} were deleted before they were read" for n in range(3)]
 
 
+def test_a_partition_that_ends_without_a_row_does_not_hold_the_watermark_of_the_replay() -> None:
+    """Lowmark seemed to lose no row, because its watermark waited for the partition."""
+    at_ms = [*range(100_000, 200_000, 1_000), *range(0, 100_000, 1_000)]
+    rows = [message(offset, partition=0, timestamp=(1, at)) for offset, at in enumerate(at_ms)]
+    consumer = ScriptedConsumer([rows[:1], [event(KafkaError.TOPIC_AUTHORIZATION_FAILED, 1)], [*rows[1:], eof(0, 200)]])
+    question = Question.of(("1 second",), None, 20, None, rows=None)
+    of = KafkaAudit("b:9092", Topics(("orders",)), question, None, TimeReader(), {}, now_us=10**9)
+    kept: Any = SimpleNamespace(consumer=consumer, errors=SimpleNamespace(said=None))
+    client: Any = None
+    partitions = PARTITIONS[:2]
+    reading = _Reading(of, kept, client, dict.fromkeys(partitions, 0), {partitions[0]: 200, partitions[1]: 1})
+    reading.run()
+    assert reading.audit is not None
+    report = reading.audit.report(what="", order="", event_time="", complete=False, notes=())
+
+    assert (report.native[0].rows_dropped, report.lowmark[0].rows_dropped) == (100, 100)
+
+
 def test_a_wrong_line_of_a_file_of_properties_is_named_without_its_text(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("# the application's\nsecurity.protocol=SASL_SSL\n\nsasl.password hunter-2\n")
