@@ -1,13 +1,13 @@
 """Audits topics: one consumer reads a bounded part of them; it joins no group, commits nothing and writes nothing.
 
-If brokers go away or a topic is deleted during the reading, the audit ends with the rows so far and reports the reason.
-If records expire, the audit names them and reads on behind them.
+If a partition cannot be read, or the brokers go away, the audit reports the reason and the rows so far, and reads the
+other partitions. If records expire, the audit names them and reads on behind them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from lowmark.watermark.replay.report import AuditReport
 from .audit import Audit, Question
 from .cuts import by_offset, by_time_of_writing
 from .event_time import EventTimes, Header, JsonPath, TimeReader, shown_place
-from .kafka_range import Offsets, TopicRange, Topics
+from .kafka_range import LEADER_SECONDS, Offsets, TopicRange, Topics
 from .schema import Schema, schema_id, unframed
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class KafkaAudit:
     stop: Callable[[], bool] = bool  # called often; True ends the reading, and the report covers the rows so far
     progress: Callable[[int, int], None] = lambda _read, _total: None  # called with the rows read, and about all rows
     notes: list[str] = field(default_factory=list, init=False)
+    unread: dict[str, list[str]] = field(default_factory=dict, init=False)  # why -> partitions not read, or in part
 
     def run(self) -> AuditReport:
         """Read the topics, and return the report.
@@ -73,7 +74,9 @@ class KafkaAudit:
         settings = KafkaSettings(self.bootstrap_servers, options, self.give_up_after_seconds, read_committed=True)
         client = KafkaClient(settings, reached=False)
         try:
-            part = TopicRange(client, self.bootstrap_servers, self.topics, self.question, self.now_us, self.notes)
+            part = TopicRange(
+                client, self.bootstrap_servers, self.topics, self.question, self.now_us, self.notes, self.unread
+            )
             return self._read(settings, client, *part.find())
         except KafkaUnavailable as away:
             raise AuditImpossible(
@@ -90,7 +93,7 @@ class KafkaAudit:
 
         with_rows = [partition for partition in begins if begins[partition] < ends[partition]]
         sizes = [ends[each] - begins[each] for each in with_rows]
-        properties = range_properties(settings, sizes, GUESSED_RECORD_BYTES)
+        properties = range_properties(settings, sizes or [0], GUESSED_RECORD_BYTES)
         kept = KeptConsumer(settings, properties, LibrdkafkaLog(settings.redact, frozenset({"CONFWARN"})))
         reading = _Reading(self, kept, client, begins, ends)
         try:
@@ -98,17 +101,17 @@ class KafkaAudit:
             reading.run()
         finally:
             kept.close()
+        shortfalls = [f"{some_of(names)}: {settings.redact(why)}" for why, names in self.unread.items()]
         if reading.audit is None:
             if self.stop():
                 raise KeyboardInterrupt
-            if not reading.shortfalls:
+            if not shortfalls:
                 raise AuditImpossible(
                     f"no committed record is left in what was to be read of {self.topics}",
                     "audit it once rows were committed to it, or read more of it with --all.",
                 )
             raise AuditImpossible(
-                f"Kafka at {self.bootstrap_servers}: nothing of {self.topics} could be read: "
-                f"{settings.redact('; '.join(reading.shortfalls))}",
+                f"Kafka at {self.bootstrap_servers}: nothing of {self.topics} could be read: {'; '.join(shortfalls)}",
                 "check that the brokers run, and the right to read the topic.",
             )
         audit = reading.audit
@@ -123,8 +126,8 @@ class KafkaAudit:
             )
         if reading.empty:
             notes.append(f"no row of it in what was read: {', '.join(map(split_name, reading.empty[:20]))}")
-        notes += [f"not all was read: {settings.redact(why)}" for why in reading.shortfalls]
-        if self.stop() and not reading.shortfalls:
+        notes += [f"not all was read: {each}" for each in shortfalls]
+        if self.stop():
             notes.append("interrupted: this is what was read by then")
         names = sorted({topic for topic, _ in ends})
         named = f"topic {names[0]}" if len(names) == 1 else f"{len(names)} topics ({', '.join(names):.200})"
@@ -133,7 +136,7 @@ class KafkaAudit:
             what=f"{named}, {counted(audit.rows, 'row')} of {partitions}",
             order=reading.order,
             event_time=reading.event_time,
-            complete=not reading.shortfalls and not self.stop(),
+            complete=not shortfalls and not self.stop(),
             notes=notes,
         )
 
@@ -171,7 +174,6 @@ class _Reading:
         self._paused: set[TopicPartitionId] = set()
         self._next: Offsets = dict(begins)  # partition -> the offset after the last read record
         self._deleted: Offsets = {}  # partition -> the offset at which the broker has no record
-        self._refused: dict[str, list[str]] = {}  # error -> the partitions that it ended
         self._total = sum(ends.values()) - sum(begins.values())
         self._numbers: Offsets = {}  # partition -> its number as a split
         self._appended = self._mixed = False
@@ -179,18 +181,11 @@ class _Reading:
         self.order = self.event_time = ""
         self.sample: str | None = None
         self.schema_id: int | None = None  # the id in the first record, if its schema is needed
-        self._why_short: str | None = None
         self.empty: list[TopicPartitionId] = sorted(set(begins) - self._left)
-
-    @property
-    def shortfalls(self) -> list[str]:
-        """Why not all was read; empty if all was."""
-        refused = [f"{some_of(names)}: {error}" for error, names in self._refused.items()]
-        return refused if self._why_short is None else [*refused, self._why_short]
 
     def run(self) -> None:
         news_at = looked_at = time.monotonic()
-        while self._left and self._why_short is None and not self._of.stop():
+        while self._left and not self._of.stop():
             with collecting_nothing():
                 messages = self._kept.consumer.consume(_CHUNK, _WAIT_SECONDS)
                 good, errors = parted(messages)
@@ -207,19 +202,19 @@ class _Reading:
             now = time.monotonic()
             if now - news_at > self._of.give_up_after_seconds:
                 said = f" ({self._kept.errors.said})" if self._kept.errors.said else ""
-                self._why_short = f"nothing came for {self._of.give_up_after_seconds:.0f} s{said}"
-            elif now - looked_at > _LOOK_AGAIN_SECONDS and self._why_short is None:
+                self._refuse(self._left, f"nothing came for {self._of.give_up_after_seconds:.0f} s{said}")
+            elif now - looked_at > _LOOK_AGAIN_SECONDS:
                 looked_at = now
                 self._look()
 
     def _look(self) -> None:
         """Check, when no record comes, that the topics still exist."""
         try:
-            names = sorted({topic for topic, _ in self._ends})
-            if gone := set(names) - self._client.topics(names).keys():
-                self._why_short = f"topic {', '.join(sorted(gone))} was deleted while it was read"
+            there = self._client.topics(sorted({topic for topic, _ in self._left}))
+            gone = [partition for partition in self._left if partition[0] not in there]
+            self._refuse(gone, "the topic was deleted while it was read")
         except KafkaUnavailable as away:
-            self._why_short = f"the brokers went away: {away.cause}"
+            self._refuse(self._left, f"the brokers went away: {away.cause}")
 
     def _take(self, messages: Sequence[Message]) -> None:
         if self.audit is None:
@@ -323,24 +318,31 @@ class _Reading:
             KafkaError._UNKNOWN_TOPIC,
         ):
             self._look()
-        elif partition in self._left and not may_pass(error):
-            self._refused.setdefault(error.str(), []).append(split_name(partition))
-            self._end(partition)  # the others may be readable, as where one topic of several is forbidden
-        elif partition not in self._ends and not may_pass(error):
-            self._why_short = error.str()
+        elif not may_pass(error):  # an error without a partition is of the whole topic
+            its = [each for each in self._left if each == partition or (each[0], -1) == partition]
+            self._refuse(its, error.str())
+
+    def _refuse(self, partitions: Collection[TopicPartitionId], why: str) -> None:
+        """End partitions that cannot be read, and no others, because one topic of several may be forbidden."""
+        for each in sorted(partitions):
+            self._of.unread.setdefault(why, []).append(split_name(each))
+            self._end(each)
 
     def _pass_deleted(self) -> None:
         """Read on at the first records that are left. Many partitions take one question, because each may be slow."""
         deleted, self._deleted = self._deleted, {}
         action = f"look up where {counted(len(deleted), 'partition', ('begins', 'begin'))}"
         try:
-            [(begins, _)] = self._client.positions([dict.fromkeys(deleted, KafkaOffsets.earliest())], action)
+            question = dict.fromkeys(deleted, KafkaOffsets.earliest())
+            [(begins, silent)] = self._client.positions([question], action, patience_seconds=LEADER_SECONDS)
         except KafkaUnavailable as away:
-            self._why_short = f"the brokers went away: {away.cause}"
+            self._refuse(deleted, away.cause)
             return
         for partition, offset in deleted.items():
-            begin = begins[partition]
-            if begin is None or begin <= offset:
+            begin = begins.get(partition)
+            if partition in silent:
+                self._refuse([partition], self._client.cause(silent[partition]))
+            elif begin is None or begin <= offset:
                 self._end_at(partition, offset)
             else:
                 self._go_on_at(partition, offset, begin)

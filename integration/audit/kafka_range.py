@@ -5,14 +5,15 @@ If one partition were read further back than the others, it would look late only
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lowmark.integration.errors import AuditImpossible
+from lowmark.integration.transport.split_key import split_name
 from lowmark.sources.kafka.client import KafkaClient
 from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
 from lowmark.sources.kafka.topics import Topic
 from lowmark.watermark import format_time_us
-from lowmark.watermark.printable import some_of
 
 from .audit import Question
 
@@ -58,6 +59,7 @@ class TopicRange:
     question: Question
     now_us: int
     notes: list[str]
+    unread: dict[str, list[str]]  # why -> partitions that are left out
 
     def find(self) -> tuple[Offsets, Offsets]:
         """Return the first offset to read of each partition, and the offset after the last."""
@@ -77,25 +79,29 @@ class TopicRange:
             why = next(iter(silent.values()))
             if len(silent) == len(every):
                 raise self.client.unavailable(action, why, LEADER_SECONDS)
-            without = some_of([f"{topic}/{partition}" for topic, partition in sorted(silent)])
-            self.notes.append(f"partitions whose leader gives no answer are left out: {without}")
+            self._leave_out(silent)
         begins, ends = Offsets(), Offsets()
         for partition, begin in first.items():
             end = last.get(partition)
             if begin is not None and end is not None:
                 begins[partition], ends[partition] = begin, max(begin, end)
-        if sum(ends.values()) == sum(begins.values()):
+        if sum(ends.values()) == sum(begins.values()) and not self.unread:
             raise AuditImpossible(
                 f"there is no record that can be read in {self.topics}", "audit it once rows were committed to it."
             )
-        return self._narrowed(begins, ends), ends
+        begins = self._narrowed(begins, ends)
+        return {partition: begins[partition] for partition in ends}, ends
+
+    def _leave_out(self, silent: Mapping[TopicPartitionId, Exception]) -> None:
+        for partition in sorted(silent):
+            self.unread.setdefault(self.client.cause(silent[partition]), []).append(split_name(partition))
 
     def _narrowed(self, begins: Offsets, ends: Offsets) -> Offsets:
-        """The first offsets of the wanted part, at the same time in all partitions."""
+        """The first offsets of the wanted part, at the same time in all partitions of `ends`."""
         if self.question.last_us is not None:
             since_us = self.now_us - self.question.last_us
             begins = self._at(since_us, begins, ends)
-            if begins == ends:
+            if begins == ends and not self.unread:
                 raise AuditImpossible(
                     f"{self.topics}: nothing was written since {format_time_us(since_us)}",
                     "ask for more with --last, for the newest rows with --rows, or for --all.",
@@ -124,8 +130,13 @@ class TopicRange:
         return found
 
     def _at(self, time_us: int, begins: Offsets, ends: Offsets) -> Offsets:
+        """The first offsets written at a time or later. Partitions without an answer are taken out of `ends`."""
         wanted = {partition: KafkaOffsets.timestamp(time_us) for partition in ends}
-        [(found, _)] = self.client.positions([wanted], f"search {self.topics} by time")
+        action = f"search {self.topics} by time"
+        [(found, silent)] = self.client.positions([wanted], action, patience_seconds=LEADER_SECONDS)
+        self._leave_out(silent)
+        for partition in silent:
+            del ends[partition]
         at = Offsets()
         for partition, end in ends.items():
             offset = found.get(partition)
