@@ -19,7 +19,7 @@ from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
 from lowmark.sources.kafka.errors import KafkaUnavailable
 from lowmark.sources.kafka.librdkafka import LibrdkafkaLog, may_pass, offset_of, parted, partition_of
 from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
-from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES
+from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES, partition_runs
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kafka.source import OWNED
 from lowmark.sources.worker_costs import collecting_nothing
@@ -171,6 +171,7 @@ class _Reading:
     def __init__(self, of: KafkaAudit, kept: KeptConsumer, client: KafkaClient, begins: Offsets, ends: Offsets) -> None:
         self._of, self._kept, self._client, self._begins, self._ends = of, kept, client, begins, ends
         self._left = {partition for partition in begins if begins[partition] < ends[partition]}
+        self._one_topic = len({topic for topic, _ in begins}) == 1
         self._paused: set[TopicPartitionId] = set()
         self._next: Offsets = dict(begins)  # partition -> the offset after the last read record
         self._deleted: Offsets = {}  # partition -> the offset at which the broker has no record
@@ -219,19 +220,16 @@ class _Reading:
     def _take(self, messages: Sequence[Message]) -> None:
         if self.audit is None:
             self.audit = self._begin(messages[0])
-        by_partition: dict[TopicPartitionId, list[Message]] = {}
-        for message in messages:
-            by_partition.setdefault(partition_of(message), []).append(message)
-        for partition, its in by_partition.items():
+        for partition, begin, end in partition_runs(messages, one_topic=self._one_topic):
             if partition in self._left:
-                self._take_of(self.audit, partition, its)
+                self._take_of(self.audit, partition, messages[begin:end])
         self.audit.advance()
         self._pause(self.audit)
 
     def _take_of(self, audit: Audit, partition: TopicPartitionId, messages: Sequence[Message]) -> None:
-        offsets = np.array([message.offset() for message in messages], np.int64)
+        offsets = np.fromiter(map(offset_of, messages), np.int64, len(messages))
         count = int(np.searchsorted(offsets, self._ends[partition]))  # without those that came after the audit began
-        kinds, stamps_ms = np.array([message.timestamp() for message in messages], np.int64)[:count].T
+        kinds, stamps_ms = (np.array(each)[:count] for each in zip(*(m.timestamp() for m in messages), strict=True))
         if not self._mixed and ((kinds == _APPENDED) != self._appended).any():
             self._mixed = True
             self._of.notes.append("some records have append times, the others only their producers' timestamps")
@@ -312,12 +310,6 @@ class _Reading:
             if partition in self._left:
                 # The error of a log that became shorter has no offset.
                 self._deleted[partition] = max(self._next[partition], offset_of(message))
-        elif error.code() in (
-            KafkaError.UNKNOWN_TOPIC_OR_PART,
-            KafkaError._UNKNOWN_PARTITION,
-            KafkaError._UNKNOWN_TOPIC,
-        ):
-            self._look()
         elif not may_pass(error):  # an error without a partition is of the whole topic
             its = [each for each in self._left if each == partition or (each[0], -1) == partition]
             self._refuse(its, error.str())
